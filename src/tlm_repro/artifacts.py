@@ -1,0 +1,234 @@
+"""Files that are either whole or absent: atomic writes, fingerprints, manifests and locks.
+
+A stage writes a folder; its `manifest.json` is written last and names every file with its size and sha256. Readers go
+through the manifest, so a half-written folder is never mistaken for a finished one.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tlm_repro import __version__
+from tlm_repro.errors import ArtifactError
+
+MANIFEST_SCHEMA = 1
+VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "lm-eval", "numpy", "snakemake")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text. Raises ValueError on NaN or infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def fingerprint(value: Any, length: int = 8) -> str:
+    """The first `length` hexadecimal digits of the sha256 of `canonical_json(value)`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yields a temporary sibling to write; it takes the name `path`, fsynced, only if the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as indented JSON, atomically. Raises ValueError on NaN or infinity: null says "not measured"."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises ArtifactError, naming the file, when it is missing or isn't JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} does not exist: run the stage that makes it") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ArtifactError(f"{path} is not valid JSON ({error}): delete it and run its stage again") from None
+
+
+@contextlib.contextmanager
+def staging(folder: Path, name: str) -> Iterator[Path]:
+    """Yields an empty folder beside `folder/name` that replaces it only if the block succeeds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        final = folder / name
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.replace(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path, poll_seconds: float = 1.0) -> Iterator[None]:
+    """Holds an advisory lock on `folder`, waiting (with one line on stderr) for a process that already has it.
+
+    A workflow that was killed can leave its job running: without the lock a restarted job would write the same files
+    at the same time. Where the file system has no locks it says so and goes on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    told = False
+    with (folder / ".lock").open("a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    file.seek(0)
+                    print(
+                        f"waiting for another process ({file.read().strip() or 'unknown'}) to leave {folder}",
+                        file=sys.stderr,
+                    )
+                    told = True
+                time.sleep(poll_seconds)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):
+                    raise
+                print(
+                    f"no file locks under {folder}: make sure that one process at a time writes there", file=sys.stderr
+                )
+                break
+        file.seek(0)
+        file.truncate()
+        file.write(f"pid {os.getpid()} on {platform.node()}")
+        file.flush()
+        yield
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a stage says of its product; `folder` is where it lies now."""
+
+    folder: Path
+    kind: str
+    id: str
+    spec: dict[str, Any]
+    summary: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+    versions: dict[str, str]
+    device: str
+    wall_time_s: float
+
+    def path(self, name: str) -> Path:
+        """The path of a file of the product. Raises ArtifactError when the manifest doesn't name it."""
+        if name not in self.files:
+            raise ArtifactError(
+                f"{self.folder}/manifest.json names no file '{name}'; it has {', '.join(sorted(self.files))}"
+            )
+        return self.folder / name
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, Python and the libraries that can move a number, without importing them."""
+    found = {"tlm-repro": __version__, "python": platform.python_version()}
+    for package in VERSIONED_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    kind: Literal["data", "model"],
+    id: str,
+    spec: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    files: list[Path],
+    device: str,
+    wall_time_s: float,
+) -> Path:
+    """Writes `folder/manifest.json`, the last act of a stage. `files` lie under `folder`; `summary` is small results."""
+    entries = {
+        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(files)
+    }
+    target = folder / "manifest.json"
+    write_json(
+        target,
+        {
+            "schema": MANIFEST_SCHEMA,
+            "kind": kind,
+            "id": id,
+            "spec": dict(spec),
+            "summary": dict(summary),
+            "files": entries,
+            "versions": versions(),
+            "device": device,
+            "wall_time_s": round(wall_time_s, 3),
+        },
+    )
+    return target
+
+
+def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size", "sha256"] = "size") -> Manifest:
+    """Reads `manifest.json` and checks its files by size, or by sha256 too.
+
+    Raises:
+        ArtifactError: the manifest is missing, malformed or of another kind, or a file is absent or differs; the
+            message names the file and says how to mend it.
+    """
+    raw = read_json(path)
+    if not isinstance(raw, dict) or raw.get("schema") != MANIFEST_SCHEMA:
+        raise ArtifactError(f"{path} is not a manifest of schema {MANIFEST_SCHEMA}: delete it and run its stage again")
+    if kind is not None and raw["kind"] != kind:
+        raise ArtifactError(
+            f"{path} describes a {raw['kind']} product, a {kind} product was expected: pass another manifest"
+        )
+    folder = path.parent
+    for name, entry in raw["files"].items():
+        file = folder / name
+        problem = None
+        if not file.is_file():
+            problem = "is missing"
+        elif file.stat().st_size != entry["size"]:
+            problem = f"has {file.stat().st_size} bytes, its manifest says {entry['size']}"
+        elif verify == "sha256" and sha256_file(file) != entry["sha256"]:
+            problem = "has another sha256 than its manifest says"
+        if problem:
+            raise ArtifactError(f"{file} {problem}: delete {path} and run its stage again, or fetch the product anew")
+    fields = {
+        name: raw[name] for name in ("kind", "id", "spec", "summary", "files", "versions", "device", "wall_time_s")
+    }
+    return Manifest(folder=folder, **fields)

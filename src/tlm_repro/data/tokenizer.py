@@ -1,0 +1,205 @@
+"""The tokenizer: trained on the corpus or taken from the hub, and document encoding in worker processes.
+
+Nothing adds a begin-of-text token by itself. A document in a token stream is its own tokens and one end-of-text token;
+text that merely looks like a special token is encoded as ordinary text there, so that token only ever marks an end.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tlm_repro.data.corpora import Document
+from tlm_repro.errors import DataError
+from tlm_repro.spec import PretrainedTokenizer, TrainedTokenizer
+
+if TYPE_CHECKING:  # transformers takes a second to import, which every worker process would spend
+    from transformers import PreTrainedTokenizerFast
+
+BEGIN_OF_TEXT = "<|begin_of_text|>"
+END_OF_TEXT = "<|end_of_text|>"
+# How Llama 3 cuts text before byte-pair merges: contractions, words, up to three digits, punctuation, white space.
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CHUNK_CHARACTERS = 1_000_000  # about what one task of a worker process holds
+CHUNKS_AHEAD = 2  # tasks waiting for each worker: bounds the memory, and no worker idles
+
+
+def train(texts: Iterable[str], spec: TrainedTokenizer) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `spec.vocab_size` entries, the two special tokens among them.
+
+    It sees the first `spec.training_bytes` bytes of the texts. It comes out smaller than asked when they hold too few
+    different pairs. The result doesn't depend on the number of threads.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=spec.vocab_size,
+        special_tokens=[BEGIN_OF_TEXT, END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(leading_bytes(texts, spec.training_bytes), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BEGIN_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def leading_bytes(texts: Iterable[str], limit: int | None) -> Iterator[str]:
+    """The texts up to `limit` UTF-8 bytes in all; the last one is cut between characters."""
+    left = limit
+    for text in texts:
+        if left is None:
+            yield text
+            continue
+        data = text.encode()
+        yield data[:left].decode(errors="ignore")
+        left -= len(data)
+        if left <= 0:
+            return
+
+
+def pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
+    """A Hugging Face tokenizer by hub name or folder.
+
+    Raises:
+        DataError: it can't be loaded, has no fast form, no end-of-text token, or more entries than `spec.vocab_size`.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(spec.name, revision=spec.revision)
+    except Exception as error:  # the hub client and the loaders raise many unrelated types
+        cause = next(iter(str(error).strip().splitlines()), "")
+        raise DataError(
+            f"the tokenizer '{spec.name}' (revision {spec.revision}) can't be loaded "
+            f"({type(error).__name__}: {cause}): check the name and the network, or name a local folder"
+        ) from error
+    if not tokenizer.is_fast:
+        raise DataError(f"the tokenizer '{spec.name}' has no fast form (tokenizer.json): name one that has")
+    if tokenizer.eos_token_id is None:
+        raise DataError(f"the tokenizer '{spec.name}' has no end-of-text token (eos_token): name one that has")
+    size = max(tokenizer.get_vocab().values()) + 1
+    if size > spec.vocab_size:
+        raise DataError(
+            f"the tokenizer '{spec.name}' has {size} entries, vocab_size is {spec.vocab_size}: raise vocab_size"
+        )
+    return tokenizer
+
+
+def load(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer that `save_pretrained` wrote to `folder`. Raises DataError when there is none."""
+    from transformers import PreTrainedTokenizerFast
+
+    if not (folder / "tokenizer.json").is_file():
+        raise DataError(f"{folder} holds no tokenizer.json: run the stage that makes it")
+    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+class Encoder:
+    """Encodes documents with the tokenizer of a folder, ignoring special tokens in their text."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.dtype = dtype
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+
+    def tokens(self, text: str) -> np.ndarray:
+        """The token ids of a text, without an end-of-text token."""
+        return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=self.dtype)
+
+    def prefix(self, text: str, count: int) -> str:
+        """The part of a text that its first `count` tokens cover, to the end of a character."""
+        offsets = self.tokenizer.encode(text, add_special_tokens=False).offsets[:count]
+        return text[: max((end for _, end in offsets), default=0)]
+
+    def chunk(self, documents: list[Document]) -> list[np.ndarray]:
+        return [self.tokens(document.text) for document in documents]
+
+
+worker_encoder: Encoder | None = None
+
+
+def start_worker(folder: Path, dtype: str) -> None:
+    global worker_encoder
+    worker_encoder = Encoder(folder, dtype)
+
+
+def encode_in_worker(documents: list[Document]) -> list[np.ndarray]:
+    assert worker_encoder is not None
+    return worker_encoder.chunk(documents)
+
+
+def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Runs of consecutive documents of about `CHUNK_CHARACTERS` together."""
+    chunk: list[Document] = []
+    characters = 0
+    for document in documents:
+        chunk.append(document)
+        characters += len(document.text)
+        if characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def encoded(
+    documents: Iterable[Document], encoder: Encoder, folder: Path, *, workers: int, wanted: Callable[[Document], bool]
+) -> Generator[tuple[Document, np.ndarray], None, None]:
+    """Each wanted document with its token ids, in order. One worker is this process; more are processes of their own.
+
+    `wanted` is asked before a document is encoded, by then some of the documents before it may not have come out yet.
+
+    Raises:
+        DataError: a worker process died.
+    """
+    if workers <= 1:
+        for document in filter(wanted, documents):
+            yield document, encoder.tokens(document.text)
+        return
+    waiting: deque[tuple[list[Document], Future[list[np.ndarray]]]] = deque()
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy the threads of the libraries in use
+        initializer=start_worker,
+        initargs=(folder, encoder.dtype),
+    )
+    try:
+        for chunk in chunks(documents):
+            asked = list(filter(wanted, chunk))
+            waiting.append((asked, pool.submit(encode_in_worker, asked)))
+            if len(waiting) > CHUNKS_AHEAD * workers:
+                done, future = waiting.popleft()
+                yield from zip(done, future.result(), strict=True)
+        for done, future in waiting:
+            yield from zip(done, future.result(), strict=True)
+    except BrokenProcessPool:
+        raise DataError(
+            f"one of {workers} tokenising processes died, perhaps for lack of memory: use fewer, or allow more memory"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,99 @@
+"""In-distribution loss on held-out text: the measure of the paper's Figure 2 and Table 1."""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tlm_repro.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from tlm_repro.data.shards import TokenArray
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Mean negative log-likelihood in nats per token, over `tokens` predicted tokens in `windows` windows.
+
+    `stderr` is the standard error of the mean with windows as the sampling unit (tokens of one window are correlated);
+    None when there is only one window.
+    """
+
+    loss: float
+    stderr: float | None
+    tokens: int
+    windows: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss)
+
+    @property
+    def perplexity_stderr(self) -> float | None:
+        """First-order: d exp(x) = exp(x) dx."""
+        return None if self.stderr is None else self.perplexity * self.stderr
+
+
+def validation_loss(
+    model: Any,
+    tokens: "TokenArray",
+    *,
+    sequence_length: int,
+    limit: int | None = None,
+    batch_sequences: int = 8,
+) -> Loss:
+    """Loss of a causal language model on the start of a token stream.
+
+    Windows of `sequence_length` + 1 tokens start every `sequence_length` tokens, so that each token but the first is
+    predicted once, from at most `sequence_length` tokens before it. The last incomplete window is dropped, and so is
+    everything beyond `limit` predicted tokens.
+
+    Args:
+        model: a Hugging Face causal language model, on any device; its training or evaluation mode is kept.
+        batch_sequences: windows in one forward pass; it bounds memory and doesn't change the result.
+
+    Raises:
+        EvaluationError: there is less than one window, or the loss isn't finite or far beyond any trained model's.
+    """
+    available = (len(tokens) - 1) // sequence_length
+    windows = available if limit is None else min(available, limit // sequence_length)
+    if windows < 1:
+        raise EvaluationError(
+            f"the validation stream has {len(tokens)} tokens and the limit is {limit}: one window takes {sequence_length} + 1 "
+            "tokens; hold out more documents, raise the limit or shorten the sequence"
+        )
+    losses = np.concatenate(list(_window_losses(model, tokens, sequence_length, windows, batch_sequences)))
+    mean = float(losses.mean())
+    if not mean < math.log(sys.float_info.max):  # its perplexity must be a float; NaN fails too
+        raise EvaluationError(
+            f"the validation loss is {mean}: the model's weights are not usable; look at its training log"
+        )
+    stderr = float(losses.std(ddof=1)) / math.sqrt(windows) if windows > 1 else None
+    return Loss(loss=mean, stderr=stderr, tokens=windows * sequence_length, windows=windows)
+
+
+def _window_losses(
+    model: Any, tokens: "TokenArray", sequence_length: int, windows: int, batch_sequences: int
+) -> Iterator[np.ndarray]:
+    """Mean loss of each window, float64, a batch at a time."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    try:
+        for first in range(0, windows, batch_sequences):
+            rows = range(first, min(first + batch_sequences, windows))
+            batch = np.stack([tokens.window(row * sequence_length, sequence_length + 1) for row in rows])
+            ids = torch.from_numpy(batch).to(device)  # (batch, time + 1)
+            # Not a decorator: a generator under no_grad would leave gradients off in its consumer between batches.
+            with torch.no_grad():
+                logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (batch, time, vocabulary)
+                losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+            # On the CPU: not every accelerator has float64.
+            yield losses.view(len(rows), sequence_length).cpu().double().mean(dim=1).numpy()
+    finally:
+        model.train(was_training)

@@ -1,0 +1,71 @@
+"""Causal softmax attention, plain and with an output gate. Shapes as in `layers`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from tlm_repro.models.configuration import TLMConfig
+from tlm_repro.models.layers import Context, ResidualProjection, rotate
+
+
+def attention_mask(time: int, past: int, padding: Tensor | None) -> Tensor | None:
+    """Which of `past + time` keys each of the last `time` queries may see, or None where plain causal attention is right.
+
+    Args:
+        time, past: how many tokens come now and how many the cache holds.
+        padding: (B, past + time), True at real tokens, or None.
+
+    Returns:
+        (1 or B, 1, time, past + time) boolean. A padded query sees itself, so that no row is empty.
+    """
+    if padding is None and (past == 0 or time == 1):
+        return None
+    keys = torch.arange(past + time, device=None if padding is None else padding.device)
+    queries = keys[past:, None]
+    mask = (keys <= queries)[None, None]
+    if padding is not None:
+        mask = mask & padding[:, None, None, :] | (keys == queries)
+    return mask
+
+
+class CausalAttention(nn.Module):
+    """Softmax attention with rotary positions, without bias, 4·D² parameters. Query, key and value are one matrix."""
+
+    def __init__(self, config: TLMConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
+        self.output = ResidualProjection(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor, context: Context, cache: Cache | None = None) -> Tensor:
+        """(B, T, D) → (B, T, D); with a cache, attends to its keys too and leaves the new ones there."""
+        return self.output(self.mix(hidden, context, cache))
+
+    def mix(self, hidden: Tensor, context: Context, cache: Cache | None) -> Tensor:
+        """Attention before the output projection, (B, T, D)."""
+        batch, time, width = hidden.shape
+        qk, value = self.qkv(hidden).split((2 * width, width), dim=-1)
+        qk = rotate(qk.view(batch, time, 2 * self.heads, self.head_dim), context.rotary).transpose(1, 2)
+        query, key = qk.split(self.heads, dim=1)
+        value = value.view(batch, time, self.heads, self.head_dim).transpose(1, 2)
+        if cache is not None:
+            key, value = cache.update(key, value, self.index)
+        causal = context.mask is None and time > 1
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=context.mask, is_causal=causal)
+        return mixed.transpose(1, 2).reshape(batch, time, width)
+
+
+class GatedAttention(CausalAttention):
+    """Attention whose heads pass an elementwise sigmoid gate, a map of the layer's input, before the output projection.
+
+    arXiv 2505.06708, position G1 (after the scaled dot products), head-specific and elementwise: D² parameters more.
+    """
+
+    def __init__(self, config: TLMConfig, index: int) -> None:
+        super().__init__(config, index)
+        self.gate = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def mix(self, hidden: Tensor, context: Context, cache: Cache | None) -> Tensor:
+        return super().mix(hidden, context, cache) * torch.sigmoid(self.gate(hidden))

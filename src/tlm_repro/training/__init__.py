@@ -1,0 +1,1 @@
+"""Pretraining: schedule, optimiser, checkpoints, metrics and the loop."""

@@ -1,0 +1,228 @@
+"""Resumable state on disk: whole or absent, checked before it is used.
+
+`<folder>/step-00000123/` holds `weights.safetensors` (parameters and persistent buffers, shared tensors once),
+`moments.safetensors` (the optimiser's state, `<parameter>/<key>`) and `state.json` (step, run, random generators, and
+the size and sha256 of the other two). Nothing is pickled.
+"""
+
+import base64
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tlm_repro.artifacts import fingerprint, read_json, sha256_file, staging, write_json
+from tlm_repro.errors import ArtifactError, CheckpointError
+
+SCHEMA = 1
+KEPT = 2
+WEIGHTS, MOMENTS, STATE = "weights.safetensors", "moments.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint. `rng` has one entry a process (`random_state`); `extra` is whatever was saved with it."""
+
+    folder: Path
+    step: int
+    rng: list[dict[str, str]]
+    extra: dict[str, Any]
+
+    def restore(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Copies the tensors into `model` and `optimizer`. Raises CheckpointError when names or shapes differ."""
+        weights, own = dict(_tensors(self.folder / WEIGHTS)), _weights(model)
+        seen, wanted = ({name: tuple(tensor.shape) for name, tensor in side.items()} for side in (weights, own))
+        if seen != wanted:
+            names = sorted(name for name in seen.keys() | wanted.keys() if seen.get(name) != wanted.get(name))
+            raise CheckpointError(
+                f"{self.folder} doesn't fit the model: {names[0]} has shape {seen.get(names[0])}, the model's has "
+                f"{wanted.get(names[0])} ({len(names)} tensors differ): delete {self.folder.parent} to start anew"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(weights[name])
+        _restore_moments(self.folder / MOMENTS, model, optimizer)
+
+
+class Checkpoints:
+    """The checkpoints of one run; `run` is its id, which every checkpoint carries."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder = folder
+        self.run = run
+        self._unusable: set[Path] = set()
+
+    def save(
+        self, step: int, model: nn.Module, optimizer: Optimizer, rng: list[dict[str, str]], extra: dict[str, Any]
+    ) -> Path:
+        """Writes `step-…`, then drops all but the last two.
+
+        Raises CheckpointError when it can't; the former ones are kept.
+        """
+        target = self.folder / f"step-{step:08d}"
+        try:
+            with staging(self.folder, target.name) as temporary:
+                save_file(_weights(model), temporary / WEIGHTS)
+                save_file(_moments(model, optimizer), temporary / MOMENTS)
+                self._write_state(temporary, {"step": step, "rng": rng, "extra": extra})
+                _sync(*temporary.iterdir(), temporary)
+            _sync(self.folder)
+        except (OSError, SafetensorError) as error:  # a full disk is an OSError or a SafetensorError, as it comes
+            kept = self._steps()
+            resumes = (
+                f"{kept[-1].name} is intact and the next attempt resumes there" if kept else "no earlier one exists"
+            )
+            raise CheckpointError(
+                f"{target} could not be written ({error}): make room or mend the file system under {self.folder}, "
+                f"then run again; {resumes}"
+            ) from error
+        self._unusable.discard(target)
+        usable = [path for path in self._steps() if path <= target and path not in self._unusable]
+        self._drop(path for path in self._steps() if path not in usable[-KEPT:])
+        return target
+
+    def latest(self) -> Checkpoint | None:
+        """The newest usable checkpoint, or None when there is none at all; removes what a killed save left behind.
+
+        A damaged one is skipped with a warning on stderr for the one before.
+
+        Raises:
+            CheckpointError: one belongs to another run, or there are some and all are damaged.
+        """
+        for stray in self.folder.glob(".step-*"):
+            shutil.rmtree(stray, ignore_errors=True)
+        found = self._steps()
+        for path in reversed(found):
+            try:
+                return self._read(path)
+            except ArtifactError as error:
+                self._unusable.add(path)
+                print(f"warning: skipping the damaged checkpoint {path}: {error}", file=sys.stderr)
+        if found:
+            raise CheckpointError(
+                f"none of the {len(found)} checkpoints under {self.folder} is usable: restore one, or delete "
+                f"{self.folder} to train from the start"
+            )
+        return None
+
+    def last_saved(self) -> str:
+        """How messages call the newest one."""
+        steps = self._steps()
+        return str(steps[-1]) if steps else "none (training starts from the beginning)"
+
+    def clear(self, keep: int = 0) -> None:
+        """Drops all but the last `keep`."""
+        steps = self._steps()
+        self._drop(iter(steps[: len(steps) - keep]))
+
+    def _steps(self) -> list[Path]:
+        """Oldest first."""
+        return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+
+    def _drop(self, paths: Iterator[Path]) -> None:
+        for path in list(paths):
+            # Renamed first: a kill in the middle of the removal leaves a stray, not a damaged checkpoint.
+            stray = path.replace(path.with_name(f".{path.name}.dropped"))
+            shutil.rmtree(stray, ignore_errors=True)
+
+    def _write_state(self, folder: Path, state: dict[str, Any]) -> None:
+        files = {
+            name: {"size": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)}
+            for name in (WEIGHTS, MOMENTS)
+        }
+        state = {"schema": SCHEMA, "run": self.run, **state, "files": files}
+        write_json(folder / STATE, {**state, "sha256": fingerprint(state, 64)})
+
+    def _read(self, path: Path) -> Checkpoint:
+        """Raises ArtifactError when it is damaged, CheckpointError when it is another run's."""
+        state = read_json(path / STATE)
+        digest = state.pop("sha256", None) if isinstance(state, dict) else None
+        if digest != fingerprint(state, 64) or state.get("schema") != SCHEMA:
+            raise ArtifactError(f"{STATE} doesn't match its own sha256 or isn't of schema {SCHEMA}")
+        if state["run"] != self.run:
+            raise CheckpointError(
+                f"{path} belongs to the run {state['run']}, this is {self.run}: pass another checkpoint folder"
+            )
+        for name, entry in state["files"].items():
+            file = path / name
+            size = file.stat().st_size if file.is_file() else None
+            if size != entry["size"]:
+                raise ArtifactError(f"{name} has {size} bytes, {entry['size']} were saved")
+            if sha256_file(file) != entry["sha256"]:
+                raise ArtifactError(f"{name} has another sha256 than was saved")
+        return Checkpoint(path, state["step"], state["rng"], state["extra"])
+
+
+def random_state() -> dict[str, str]:
+    """This process's torch generators, the only ones that training draws from, in base64."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return {device: base64.b64encode(state.numpy().tobytes()).decode() for device, state in states.items()}
+
+
+def set_random_state(states: dict[str, str]) -> None:
+    """The inverse of `random_state`; a device that this machine lacks is left out."""
+    tensors = {
+        device: torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+        for device, text in states.items()
+    }
+    torch.set_rng_state(tensors["cpu"])
+    if "cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["cuda"])
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name; a shared tensor under its first name only."""
+    persistent = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
+    return {
+        name: tensor.detach().contiguous() for name, tensor in {**dict(model.named_parameters()), **buffers}.items()
+    }
+
+
+def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _restore_moments(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Through `load_state_dict`, which puts each value on the device that the optimiser's variant wants."""
+    parameters = dict(model.named_parameters())
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    position = {id(parameter): index for index, parameter in enumerate(order)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in _tensors(path):
+        parameter, key = name.rsplit("/", 1)
+        state.setdefault(position[id(parameters[parameter])], {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            # Cloned: a tensor of the memory-mapped file would outlive the file itself.
+            yield name, file.get_tensor(name).clone()
+
+
+def _sync(*paths: Path) -> None:
+    """Flushes files and folders to the disk, in the given order."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

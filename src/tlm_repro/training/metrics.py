@@ -1,0 +1,110 @@
+"""What a run says while it trains: one JSON line a step in a file, and for people a bar or a line now and then."""
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tqdm import tqdm
+
+from tlm_repro.artifacts import write_text
+
+METRICS = "metrics.jsonl"
+# The only key that differs between two runs of the same spec on the same machine.
+TIMING = "tokens_per_second"
+
+
+def read_rows(path: Path, last_step: int | None = None) -> list[dict[str, Any]]:
+    """The rows of a metrics file up to `last_step`; a line that a kill cut short is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if last_step is None or row["step"] <= last_step:
+            rows.append(row)
+    return rows
+
+
+class MetricsFile:
+    """`metrics.jsonl`, opened at a checkpoint: what was written after it is cut off, so that each step stands once."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        rows = read_rows(path, step)
+        if len(rows) < step:
+            print(f"warning: {path} has rows for {len(rows)} of the {step} steps trained so far", file=sys.stderr)
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def append(self, row: dict[str, Any]) -> None:
+        self._file.write(f"{json.dumps(row, allow_nan=False)}\n")
+
+    def sync(self) -> None:
+        """To the disk, before the checkpoint that vouches for these rows."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Progress:
+    """A tqdm bar on a terminal, else a line every `seconds` on stderr; silent where `shown` is false."""
+
+    def __init__(self, *, step: int, steps: int, seconds: float, shown: bool) -> None:
+        self._start = self._told = time.monotonic()
+        self._first, self._steps, self._seconds, self._shown = step, steps, seconds, shown
+        self._bar = tqdm(total=steps, initial=step, unit="step") if shown and sys.stderr.isatty() else None
+
+    def update(self, row: dict[str, Any]) -> None:
+        speed = f"{row[TIMING]:,.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {row['loss']:.4f} nats, {speed}", refresh=False)
+            self._bar.update()
+            return
+        now, step = time.monotonic(), row["step"]
+        if self._shown and (now - self._told >= self._seconds or step == self._steps):
+            left = (now - self._start) / (step - self._first) * (self._steps - step)
+            eta = timedelta(seconds=round(left))
+            print(
+                f"step {step}/{self._steps}, loss {row['loss']:.4f} nats, {speed}, ETA {eta}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._told = now
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Recorder:
+    """The file and the progress of one process; only the main process has a file."""
+
+    def __init__(self, path: Path, *, step: int, steps: int, seconds: float, main: bool) -> None:
+        self._file = MetricsFile(path, step) if main else None
+        self._progress = Progress(step=step, steps=steps, seconds=seconds, shown=main)
+
+    def add(self, row: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.append(row)
+        self._progress.update(row)
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._progress.close()
+        if self._file is not None:
+            self._file.close()

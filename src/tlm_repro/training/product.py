@@ -1,0 +1,105 @@
+"""The finished run on disk: model, spec, metrics, and the manifest that vouches for them."""
+
+import contextlib
+import shutil
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tlm_repro.artifacts import atomic_path, read_manifest, staging, write_json, write_manifest
+from tlm_repro.errors import ArtifactError
+from tlm_repro.models.accounting import forward_flops, parameters, training_flops
+from tlm_repro.spec import RunSpec
+from tlm_repro.training.checkpoint import Checkpoints
+from tlm_repro.training.metrics import METRICS, TIMING, read_rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tlm_repro.data.shards import TokenData
+
+RECORD = "finished.json"
+
+
+def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] | None:
+    """The summary of the run's product if it is complete, else None.
+
+    A workflow deletes the manifest of a job that it lost sight of. The copy in `checkpoints` then brings it back, if
+    the product still matches, so that nothing is trained twice.
+
+    Raises:
+        ArtifactError: `folder` holds another run's product, or one that doesn't match its manifest.
+    """
+    manifest = folder / "manifest.json"
+    if not manifest.exists() and (checkpoints / RECORD).exists():
+        with contextlib.suppress(ArtifactError), atomic_path(manifest) as candidate:
+            shutil.copyfile(checkpoints / RECORD, candidate)
+            read_manifest(candidate, kind="model", verify="sha256")
+    if not manifest.exists():
+        return None
+    found = read_manifest(manifest, kind="model")
+    if found.id != spec.id:
+        raise ArtifactError(f"{folder} holds the run {found.id}, this is {spec.id}: name another folder")
+    return found.summary
+
+
+def write(
+    spec: RunSpec,
+    data: "TokenData",
+    model: "PreTrainedModel",
+    folder: Path,
+    checkpoints: Checkpoints,
+    *,
+    device: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """Writes `model/` (weights, configuration, tokenizer), `spec.json`, `metrics.jsonl`, then `manifest.json`.
+
+    The same state gives the same files, so a run killed in here is finished by calling this again. Returns the summary.
+    """
+    for stray in folder.glob(".model.*"):
+        shutil.rmtree(stray, ignore_errors=True)
+    with staging(folder, "model") as temporary:
+        model.save_pretrained(temporary)
+        for name in data.manifest.files:
+            if name.startswith("tokenizer/"):
+                shutil.copyfile(data.manifest.path(name), temporary / Path(name).name)
+    write_json(folder / "spec.json", spec.canonical())
+    with atomic_path(folder / METRICS) as copy:
+        shutil.copyfile(checkpoints.folder / METRICS, copy)
+    summary = summarise(spec, read_rows(folder / METRICS))
+    model_files = [path for path in (folder / "model").rglob("*") if path.is_file()]
+    manifest = write_manifest(
+        folder,
+        kind="model",
+        id=spec.id,
+        spec=spec.canonical(),
+        summary=summary,
+        files=[*model_files, folder / "spec.json", folder / METRICS],
+        device=device,
+        wall_time_s=seconds,
+    )
+    with atomic_path(checkpoints.folder / RECORD) as record:
+        shutil.copyfile(manifest, record)
+    return summary
+
+
+def summarise(spec: RunSpec, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What tables need of a run. Losses are in nats per token.
+
+    `final_loss` is the mean training loss of the last twentieth of the steps; `tokens_per_second` counts optimiser
+    steps alone, without validation and saving. Both are None where the metrics were lost.
+    """
+    length, tokens = spec.training.sequence_length, spec.training.tokens
+    tail = [row["loss"] for row in rows if row["step"] > spec.training.steps * 0.95] or [
+        row["loss"] for row in rows[-1:]
+    ]
+    return {
+        "parameters": parameters(spec.model).total,
+        "training_flops": training_flops(spec.model, tokens),
+        "forward_flops_per_token": forward_flops(spec.model, length) // length,
+        "tokens": tokens,
+        "final_loss": statistics.fmean(tail) if tail else None,
+        "validation_loss": rows[-1].get("validation_loss") if rows else None,
+        "tokens_per_second": round(statistics.harmonic_mean([row[TIMING] for row in rows]), 1) if rows else None,
+    }

@@ -1,0 +1,158 @@
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tlm_repro.config_loading import load, parse
+from tlm_repro.errors import ConfigError
+from tlm_repro.grid import expand
+
+ROOT = Path(__file__).parents[1]
+
+
+def demo() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def grid_of(raw: dict[str, Any]):
+    return expand(parse(raw, "test"))
+
+
+def edited(path: str, value: Any):
+    raw = copy.deepcopy(demo())
+    *parents, last = path.split("/")
+    node: Any = raw
+    for key in parents:
+        node = node[key]
+    node[last] = value
+    return grid_of(raw)
+
+
+def labels(ids: set[str]) -> set[str]:
+    return {name.rsplit("-", 1)[0] for name in ids}
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config/paper.yaml"])
+def test_every_run_once(name: str):
+    """19 runs for Figure 2 and Table 1, whose uniform model they share, and 2 × 2 × 2 for Table 2."""
+    grid = expand(load(ROOT / name))
+    assert len(grid.runs) == 27
+    counts = {experiment: len({cell.run for cell in cells}) for experiment, cells in grid.experiments.items()}
+    assert counts == {"motivation": 4, "sweep": 16, "main": 8}
+    shared = {c.run for c in grid.experiments["motivation"]} & {c.run for c in grid.experiments["sweep"]}
+    assert labels(shared) == {next(iter(shared)).split("_s0")[0] + "_s0"}
+    assert all("uniform" in run for run in shared)
+    assert len({run.rsplit("-", 1)[1] for run in grid.runs}) == 27, "two runs would train the same weights"
+
+
+def test_uniform_and_tapered_share_everything_but_widths():
+    grid = expand(load(ROOT / "config/paper.yaml"))
+    main = {(c.architecture, c.scale, c.label): grid.runs[c.run] for c in grid.experiments["main"]}
+    for arch, scale, label in main:
+        uniform, other = main[arch, scale, "uniform"], main[arch, scale, label]
+        assert uniform.data == other.data
+        assert uniform.training == other.training
+        widths = other.model.intermediate_sizes
+        assert uniform.model == other.model.model_copy(update={"intermediate_sizes": uniform.model.intermediate_sizes})
+        assert sum(widths) == sum(uniform.model.intermediate_sizes)
+    tapered = main["transformer", "760m", "tapered"].model.intermediate_sizes
+    assert (tapered[0], tapered[-1]) == (1.5 * 3968, 0.5 * 3968)
+
+
+def test_token_budgets():
+    grid = expand(load(ROOT / "config/paper.yaml"))
+    for spec in grid.runs.values():
+        budget = {"440m": 30e9, "760m": 50e9, "1.3b": 100e9}[spec.labels.scale]
+        assert abs(spec.training.tokens - budget) <= 524_288 / 2
+        assert spec.training.batch_tokens == 524_288
+
+
+ALL = "every run"
+EDITS = [
+    ("toy", False, set()),
+    ("name", "other", set()),
+    ("trainer/checkpoint_seconds", 5, set()),
+    ("evaluation/batch_size", 4, set()),
+    ("evaluation/validation/tokens", 1000, set()),
+    ("novelty", None, set()),
+    ("scales/440m-toy/hardware", {"micro_batch_sequences": 4}, set()),
+    ("training/peak_learning_rate", 1e-3, ALL),
+    ("data/split_seed", 1, ALL),
+    ("model/tied_embeddings", False, ALL),
+    ("scales/1.3b-toy/tokens", 409_600, {"1.3b-toy"}),
+    ("scales/1.3b-toy/mlp_width/gated_attention", 128, {"gated_attention_1.3b-toy"}),
+    ("allocations/wider-early/multipliers", [1.25, 1.0, 0.75], {"thirds-1.5-1.0-0.5"}),
+    ("allocations/tapered/start", 1.5, set()),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "touched"), EDITS, ids=[path for path, *_ in EDITS])
+def test_an_edit_changes_exactly_the_runs_that_it_touches(path: str, value: Any, touched: Any):
+    before, after = set(grid_of(demo()).runs), set(edited(path, value).runs)
+    gone = before - after
+    if touched == ALL:
+        assert gone == before
+    elif not touched:
+        assert gone == set()
+    else:
+        assert gone == {run for run in before if any(part in run for part in touched)}
+
+
+def test_evaluation_edits_change_evaluations_and_not_runs():
+    before, after = grid_of(demo()), edited("evaluation/validation/tokens", 1000)
+    names = [set(next(iter(grid.suites.values()))) for grid in (before, after)]
+    assert not names[0] & names[1]
+    assert set(before.novelty) == set(after.novelty)
+
+
+def test_seeds_multiply_cells_and_share_their_data_order():
+    grid = edited("seeds", [0, 1])
+    assert len(grid.runs) == 54
+    pairs = {(c.label, c.seed): grid.runs[c.run].training.seed for c in grid.experiments["motivation"]}
+    assert pairs[("uniform", 1)] == pairs[("wider-late", 1)] == 1
+
+
+def test_only_the_models_of_table_2_run_the_benchmarks():
+    grid = grid_of(demo())
+    benchmarked = {run for run, suites in grid.suites.items() if any(s.suite == "zero_shot" for s in suites.values())}
+    assert benchmarked == {cell.run for cell in grid.experiments["main"]}
+    assert all(any(s.suite == "validation" for s in suites.values()) for suites in grid.suites.values())
+    assert len(grid.evaluations("sweep")) == 16
+    assert len(grid.evaluations("main")) == 16
+
+
+def test_a_total_far_from_the_nominal_size_is_refused():
+    raw = yaml.safe_load((ROOT / "config/paper.yaml").read_text())
+    raw["scales"]["440m"]["mlp_width"]["transformer"] = 3584
+    with pytest.raises(ConfigError, match=r"scales\.440m\.mlp_width\.transformer: 430\.5 M parameters are -2\.2 %"):
+        grid_of(raw)
+
+
+def test_ids_are_as_they_always_were():
+    """Golden ids: an upgrade that changes one would orphan the artifacts of every lab."""
+    golden = json.loads((ROOT / "tests/golden/ids.json").read_text())
+    for name, expected in golden.items():
+        grid = expand(load(ROOT / name))
+        evaluations = sorted({suite for suites in grid.suites.values() for suite in suites})
+        assert {
+            "data": grid.data.name,
+            "runs": sorted(grid.runs),
+            "evaluations": evaluations,
+            "novelty": sorted(grid.novelty),
+        } == expected
+
+
+def test_expanding_the_paper_imports_nothing_heavy():
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from tlm_repro.config_loading import load; from tlm_repro.grid import expand\n"
+        f"expand(load(Path({str(ROOT / 'config/paper.yaml')!r})))\n"
+        "print([name for name in ('torch', 'transformers', 'datasets', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

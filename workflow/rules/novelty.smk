@@ -1,0 +1,28 @@
+rule measure_novelty:
+    input:
+        model=ancient(novelty_model),
+        data=ancient(DATA_MANIFEST),
+    output:
+        "results/novelty/{measurement}.json",
+    log:
+        "logs/novelty/{measurement}.log",
+    benchmark:
+        "logs/novelty/{measurement}.tsv"
+    threads: 1
+    params:
+        spec=novelty_spec,
+        model=novelty_model_option,
+    message:
+        "Measuring the layer novelty of {wildcards.measurement}"
+    shell:
+        "tlm-repro novelty --spec {params.spec:q} {params.model} --data {input.data:q} --out {output:q} > {log:q} 2>&1"
+
+
+rule novelty:
+    input:
+        NOVELTY_FILES,
+        [path for path in TABLES + FIGURES if "novelty" in path],
+    log:
+        "logs/novelty.log",
+    message:
+        "Layer novelty is measured, tabulated and drawn"

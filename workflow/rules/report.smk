@@ -1,0 +1,164 @@
+rule table:
+    input:
+        experiment_evaluations,
+    output:
+        csv=report(
+            "results/tables/{experiment}.csv",
+            caption="../report/table.rst",
+            category="Tables",
+            labels={"table": "{experiment}"},
+        ),
+        markdown="results/tables/{experiment}.md",
+        latex="results/tables/{experiment}.tex",
+    log:
+        "logs/tables/{experiment}.log",
+    wildcard_constraints:
+        experiment="motivation|sweep|main",
+    params:
+        view=experiment_view,
+    message:
+        "Tabulating {wildcards.experiment}"
+    shell:
+        "tlm-repro table --view {params.view:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+
+
+rule novelty_table:
+    input:
+        NOVELTY_FILES,
+    output:
+        csv=report(
+            "results/tables/novelty.csv",
+            caption="../report/novelty.rst",
+            category="Tables",
+            labels={"table": "novelty"},
+        ),
+        markdown="results/tables/novelty.md",
+        latex="results/tables/novelty.tex",
+    log:
+        "logs/tables/novelty.log",
+    params:
+        toy=GRID.config.toy,
+    message:
+        "Tabulating layer novelty"
+    shell:
+        "tlm-repro novelty-table --toy {params.toy} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+
+
+rule figure:
+    input:
+        experiment_evaluations,
+    output:
+        svg=report(
+            "results/figures/{experiment}.svg",
+            caption="../report/figure.rst",
+            category="Figures",
+            labels={"figure": "{experiment}"},
+        ),
+        pdf="results/figures/{experiment}.pdf",
+        png="results/figures/{experiment}.png",
+    log:
+        "logs/figures/{experiment}.log",
+    wildcard_constraints:
+        experiment="motivation|sweep",
+    params:
+        view=experiment_view,
+    message:
+        "Drawing {wildcards.experiment}"
+    shell:
+        "tlm-repro figure --view {params.view:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+
+
+rule allocation_figure:
+    output:
+        svg=report(
+            "results/figures/allocation.svg",
+            caption="../report/allocation.rst",
+            category="Figures",
+            labels={"figure": "allocation"},
+        ),
+        pdf="results/figures/allocation.pdf",
+        png="results/figures/allocation.png",
+    log:
+        "logs/figures/allocation.log",
+    params:
+        view=allocation_view,
+    message:
+        "Drawing the widths of the allocations"
+    shell:
+        "tlm-repro allocation-figure --view {params.view:q} --out {output.svg:q} > {log:q} 2>&1"
+
+
+rule novelty_figure:
+    input:
+        NOVELTY_FILES,
+    output:
+        svg=report(
+            "results/figures/novelty.svg",
+            caption="../report/novelty.rst",
+            category="Figures",
+            labels={"figure": "novelty"},
+        ),
+        pdf="results/figures/novelty.pdf",
+        png="results/figures/novelty.png",
+    log:
+        "logs/figures/novelty.log",
+    params:
+        toy=GRID.config.toy,
+    message:
+        "Drawing layer novelty"
+    shell:
+        "tlm-repro novelty-figure --toy {params.toy} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+
+
+rule claims:
+    input:
+        evaluations=ALL_EVALUATIONS,
+        novelty=NOVELTY_FILES,
+    output:
+        json="results/claims.json",
+        markdown=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
+    log:
+        "logs/claims.log",
+    params:
+        views=all_views,
+    message:
+        "Judging the claims"
+    shell:
+        "tlm-repro claims --views {params.views:q} --out {output.json:q} {input:q} > {log:q} 2>&1"
+
+
+rule html_report:
+    input:
+        tables=TABLES,
+        figures=FIGURES,
+        claims="results/claims.json",
+        evaluations=ALL_EVALUATIONS,
+    output:
+        "results/report.html",
+    log:
+        "logs/report.log",
+    params:
+        config=whole_config,
+    message:
+        "Writing {output}"
+    shell:
+        "tlm-repro report --config {params.config:q} --claims {input.claims:q}"
+        " --out {output:q} {input.tables:q} {input.figures:q} {input.evaluations:q} > {log:q} 2>&1"
+
+
+rule tables:
+    input:
+        TABLES,
+    log:
+        "logs/tables.log",
+    message:
+        "The tables are in results/tables"
+
+
+rule figures:
+    input:
+        FIGURES,
+    log:
+        "logs/figures.log",
+    message:
+        "The figures are in results/figures"
