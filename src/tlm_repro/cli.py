@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tlm_repro import artifacts
 from tlm_repro.errors import ConfigError, TLMError
 
 app = typer.Typer(
@@ -27,7 +28,6 @@ SpecText = Annotated[
 ]
 DataManifest = Annotated[Path, typer.Option("--data", help="manifest.json of the tokenised data set.")]
 Out = Annotated[Path, typer.Option("--out", help="File to write.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Sequences in one forward pass; it can't change a result.")]
 
 
 @app.command()
@@ -80,7 +80,10 @@ def pretrain(
         int, typer.Option(min=0, help="Sequences in one forward pass; 0: the whole share.")
     ] = 0,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 600,
-    validations: Annotated[int, typer.Option(min=0, help="Validation losses on the way.")] = 10,
+    validations: Annotated[
+        int, typer.Option(min=1, help="Validation losses, evenly spaced, the last at the end.")
+    ] = 10,
+    validation_tokens: Annotated[int, typer.Option(min=1, help="Held-out tokens for each of them.")] = 262_144,
 ) -> None:
     """Trains one model, or goes on from its newest checkpoint."""
     if processes > 1 and "RANK" not in os.environ:
@@ -95,8 +98,37 @@ def pretrain(
         micro_batch_sequences=micro_batch_sequences or None,
         checkpoint_seconds=checkpoint_seconds,
         validations=validations,
+        validation_tokens=validation_tokens,
     )
     train(RunSpec.from_json(spec), TokenData.open(data), folder=out.parent, checkpoints=checkpoints, options=options)
+
+
+@app.command()
+def evaluate(
+    spec: SpecText,
+    model: Annotated[Path, typer.Option(help="manifest.json of the trained run.")],
+    data: DataManifest,
+    out: Out,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences in one forward pass.")] = 32,
+) -> None:
+    """Measures a trained run in one suite."""
+    from tlm_repro.evaluation.suites import evaluate_run, suite_spec
+
+    artifacts.write_json(out, evaluate_run(suite_spec(spec), model=model, data=data, batch_size=batch_size))
+
+
+@app.command()
+def novelty(
+    spec: SpecText,
+    out: Out,
+    model: Annotated[Path | None, typer.Option(help="manifest.json of a trained run; none: the spec's model.")] = None,
+    data: Annotated[Path | None, typer.Option(help="manifest.json of the data set of the held-out documents.")] = None,
+) -> None:
+    """Measures how much each layer of one model still adds to the residual stream."""
+    from tlm_repro.novelty import measurement
+    from tlm_repro.spec import NoveltySpec
+
+    artifacts.write_json(out, measurement(NoveltySpec.from_json(spec), run=model, data=data))
 
 
 @app.command()

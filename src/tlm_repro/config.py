@@ -20,7 +20,14 @@ def _no_boolean(value: Any) -> Any:
     return value
 
 
-Integer = Annotated[int, Field(strict=True)]
+def _whole_number(value: Any) -> Any:
+    """Text is taken for the number in it: `snakemake --config seeds=[0,1]` gives the entries of a list as text."""
+    if isinstance(value, str):
+        return int(value)
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_whole_number), Field(strict=True)]
 Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=False)]  # YAML reads 4e-4 as text
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
@@ -125,6 +132,12 @@ class AllocationConfig(Section):
         default=None, description="Width ÷ D of three equal groups."
     )
 
+    edge: Number | None = Field(default=None, description="Relative width of the crown's ends.")
+    peak: Number | None = Field(default=None, description="Relative width of the crown's middle.")
+    fraction: Number | None = Field(default=None, description="Share of the layers, in the middle, that have an MLP.")
+    bottleneck: Number | None = Field(default=None, description="Narrowest width of the V ÷ its widest.")
+    position: Number | None = Field(default=None, description="Depth of the V's narrowest layer, 0…1.")
+
     def parameters(self) -> dict[str, Any]:
         """The parameters that are given, as `layer_widths` takes them."""
         return {name: value for name, value in self.model_dump(exclude={"schedule"}).items() if value is not None}
@@ -212,9 +225,8 @@ class TrainerConfig(Section):
     checkpoint_seconds: Integer = Field(
         default=600, ge=1, description="Time between checkpoints: what a killed job can lose."
     )
-    validations: Integer = Field(
-        default=10, ge=0, description="Validation losses on the way; one more is taken at the end."
-    )
+    validations: Integer = Field(default=10, ge=1, description="Validation losses, evenly spaced, the last at the end.")
+    validation_tokens: Integer = Field(default=262_144, ge=1, description="Held-out tokens for each of them.")
 
 
 class Config(Section):

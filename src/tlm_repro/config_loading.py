@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.allocation.widths import layer_widths, resolve
 from tlm_repro.architectures import ARCHITECTURES, architecture
 from tlm_repro.config import AllocationConfig, Config, ScaleConfig, experiment_axes
 from tlm_repro.errors import ConfigError
@@ -94,7 +94,7 @@ def _problems(config: Config) -> Iterator[Problem]:
         yield from _scale_problems(config, f"scales.{name}", scale)
     for name, allocation in config.allocations.items():
         try:
-            layer_widths(allocation.schedule, 24, 3840, **allocation.parameters())
+            resolve(allocation.schedule, allocation.parameters())
         except ConfigError as error:
             yield f"allocations.{name}", str(error)
     if len(set(config.seeds)) < len(config.seeds):

@@ -71,6 +71,9 @@ def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
         body(model)(input_ids=token_ids[None], use_cache=False)
     if [trace.layer for trace in traces] != layers:
         raise EvaluationError(f"{name} doesn't run its {len(layers)} layers once each and in order")
+    for index, trace in enumerate(traces):
+        if not torch.isfinite(trace.left).all():
+            raise EvaluationError(f"layer {index} of {name} gave a value that isn't finite: check the model's weights")
     for index, (before, after) in enumerate(pairwise(traces)):
         if not torch.equal(before.left, after.entered):
             raise EvaluationError(

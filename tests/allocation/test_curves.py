@@ -44,6 +44,15 @@ def test_tapers_are_antisymmetric_about_mid_depth_and_never_rise(name, layers, s
     assert all(left >= right - 1e-12 for left, right in itertools.pairwise(values))
 
 
+@given(st.sampled_from(("openelm", "vanilla-reversed")), st.integers(2, 60), st.floats(0, 5), st.floats(0, 5))
+@settings(deadline=None)
+def test_linear_scalings_never_leave_the_interval_of_their_ends(name, layers, start, end):
+    values = shape(name, layers, start=start, end=end)
+    assert (values[0], values[-1]) == (start, end)
+    low, high = sorted((start, end))
+    assert all(max(low - 1e-12, 0) <= value <= high + 1e-12 for value in values)
+
+
 def test_sharpness_bends_the_sigmoid_from_a_line_to_a_step():
     gentle = shape("sigmoid", 6, sharpness=1e-6)
     assert gentle == pytest.approx([1.0] * 6, abs=1e-6)

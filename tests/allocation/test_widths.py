@@ -58,6 +58,8 @@ def falls(widths) -> bool:
         # 13.5 and 4.5 units: a half goes up at the wide end, down at the narrow one
         ("linear", 3, 144, {}, (224, 144, 64)),
         ("reverse", 3, 144, {}, (64, 144, 224)),
+        # the same with 12.5 and 7.5 units
+        ("linear", 3, 160, {"start": 1.25, "end": 0.75}, (208, 160, 112)),
         # 12.4 → 12 and 7.6 → 8 units at the ends; the second layer, 12.24, may not be rounded above the first
         ("cosine", 5, 160, {"start": 1.24, "end": 0.76}, (192, 192, 160, 128, 128)),
         ("cosine", 2, 128, {}, (192, 64)),

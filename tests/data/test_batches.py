@@ -55,8 +55,9 @@ def test_permutation_equals_the_integer_reference(size):
 
 
 def test_order_of_windows_never_changes_between_releases():
-    assert permuted(np.arange(10), 10, seed=0, epoch=0).tolist() == GOLDEN
-    assert permuted(np.array([0, 12_345_678, 23_999_999]), 24_000_000, seed=1, epoch=2).tolist() == GOLDEN_LARGE
+    assert permuted(np.arange(10), 10, seed=0, epoch=0).tolist() == [4, 6, 8, 9, 0, 2, 5, 7, 3, 1]
+    far = permuted(np.array([0, 12_345_678, 23_999_999]), 24_000_000, seed=1, epoch=2)
+    assert far.tolist() == [325_216, 6_333_783, 3_084_355]
 
 
 def test_small_permutations_are_uniform_over_epochs():

@@ -5,7 +5,7 @@ rule tokenize:
         "logs/tokenize/{data}.log",
     benchmark:
         "logs/tokenize/{data}.tsv"
-    threads: 2
+    threads: 1
     params:
         spec=data_spec,
     message:

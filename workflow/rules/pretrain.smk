@@ -14,6 +14,7 @@ rule pretrain:
         micro_batch_sequences=micro_batch_sequences,
         checkpoint_seconds=GRID.config.trainer.checkpoint_seconds,
         validations=GRID.config.trainer.validations,
+        validation_tokens=GRID.config.trainer.validation_tokens,
     params:
         spec=run_spec,
         # Not an output: Snakemake deletes outputs before it starts a job again, and training resumes from here.
@@ -24,6 +25,7 @@ rule pretrain:
         "tlm-repro pretrain --spec {params.spec:q} --data {input.data:q} --checkpoints {params.checkpoints:q}"
         " --processes {resources.processes} --micro-batch-sequences {resources.micro_batch_sequences}"
         " --checkpoint-seconds {resources.checkpoint_seconds} --validations {resources.validations}"
+        " --validation-tokens {resources.validation_tokens}"
         " --out {output:q} > {log:q} 2>&1"
 
 

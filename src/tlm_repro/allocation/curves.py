@@ -45,20 +45,27 @@ def uniform(layers: int) -> list[float]:
     return [1.0] * layers
 
 
+def taper(start: float, end: float, remaining: list[float]) -> list[float]:
+    """end + (start − end) × what remains of the drop, 1 … 0, in the form that never leaves the interval of the two."""
+    return [rest * start + (1 - rest) * end for rest in remaining]
+
+
 def linear(layers: int, start: float, end: float) -> list[float]:
-    return [start - (start - end) * layer / (layers - 1) for layer in range(layers)]
+    """start − (start − end)·x."""
+    return taper(start, end, [1 - layer / (layers - 1) for layer in range(layers)])
 
 
 def cosine(layers: int, start: float, end: float) -> list[float]:
-    return [end + (start - end) / 2 * (1 + math.cos(math.pi * layer / (layers - 1))) for layer in range(layers)]
+    """end + (start − end) / 2 · (1 + cos πx)."""
+    return taper(start, end, [(1 + math.cos(math.pi * layer / (layers - 1))) / 2 for layer in range(layers)])
 
 
 def sigmoid(layers: int, start: float, end: float, sharpness: float) -> list[float]:
-    """end + (start − end) / (1 + exp(k·(x − ½))), in the form with tanh, which doesn't overflow for a large k."""
+    """end + (start − end) / (1 + exp(k·(x − ½))), by tanh, which doesn't overflow for a large k."""
     if sharpness <= 0:
         raise ConfigError(f"schedule 'sigmoid': sharpness {sharpness} must be above 0; the paper has 10")
-    drops = [(1 - math.tanh(sharpness * (layer / (layers - 1) - 0.5) / 2)) / 2 for layer in range(layers)]
-    return [end + (start - end) * drop for drop in drops]
+    remaining = [(1 - math.tanh(sharpness * (layer / (layers - 1) - 0.5) / 2)) / 2 for layer in range(layers)]
+    return taper(start, end, remaining)
 
 
 def reverse(layers: int, start: float, end: float) -> list[float]:
@@ -119,7 +126,7 @@ def v_shape(layers: int, bottleneck: float, position: float) -> list[float]:
 
 TLM = "Tapered Language Models, arXiv 2606.23670"
 LAYER_WISE_SCALING = "Baroian and Notebomer 2025, arXiv 2509.06518"
-TAPER: dict[str, Value] = {"start": 1.5, "end": 0.5}
+TAPERED: dict[str, Value] = {"start": 1.5, "end": 0.5}
 
 SCHEDULES: dict[str, Schedule] = {
     schedule.name: schedule
@@ -130,7 +137,7 @@ SCHEDULES: dict[str, Schedule] = {
             "Linear taper",
             f"{TLM}, Table 1",
             linear,
-            TAPER,
+            TAPERED,
             pinned_ends=True,
             minimum_layers=2,
             labelled=("start", "end"),
@@ -140,7 +147,7 @@ SCHEDULES: dict[str, Schedule] = {
             "Cosine taper",
             f"{TLM}, Table 1",
             cosine,
-            TAPER,
+            TAPERED,
             pinned_ends=True,
             minimum_layers=2,
             labelled=("start", "end"),
@@ -150,7 +157,7 @@ SCHEDULES: dict[str, Schedule] = {
             "Sigmoid taper",
             f"{TLM}, Table 1",
             sigmoid,
-            {**TAPER, "sharpness": 10.0},
+            {**TAPERED, "sharpness": 10.0},
             pinned_ends=True,
             minimum_layers=2,
             labelled=("start", "end"),

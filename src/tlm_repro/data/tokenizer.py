@@ -103,7 +103,7 @@ def pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
     size = max(tokenizer.get_vocab().values()) + 1
     if size > spec.vocab_size:
         raise DataError(
-            f"the tokenizer '{spec.name}' has {size} entries, vocab_size is {spec.vocab_size}: raise vocab_size"
+            f"the tokenizer '{spec.name}' has {size} entries, more than vocab_size {spec.vocab_size}: raise vocab_size"
         )
     return tokenizer
 

@@ -1,0 +1,1 @@
+"""Scores of trained models: one module a kind of measurement, `suites` to run them by name."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 DEMO_ITEMS = Path(__file__).parent / "tasks" / "demo"
 
-# The spec's default, raised with every change of a demo item or of the two limits below: a new version is a new suite, so
-# that scores on old items can't pass for scores on new ones.
+# The spec's default. A change of a demo item or of the two limits below raises it: a new version is a new suite, and
+# scores on old items can't pass for scores on new ones.
 ITEMS_VERSION: int = ZeroShotSpec.model_fields["items_version"].default
 DEMO_PAGES = 32
 DEMO_PAGE_CHARACTERS = 4000
@@ -25,8 +25,8 @@ DEMO_PAGE_CHARACTERS = 4000
 class Benchmark:
     """One lm-eval task.
 
-    `folder` is where lm-eval keeps it, under its tasks; `split` is the one it scores; `metrics` maps our column to lm-eval's
-    metric.
+    `folder` is where lm-eval keeps it, under its tasks; `split` is the one it scores; `metrics` maps columns of
+    Table 2 to lm-eval's metrics.
     """
 
     folder: str
@@ -34,8 +34,8 @@ class Benchmark:
     metrics: dict[str, str]
 
 
-# By lm-eval task. Table 2 names the benchmarks only; the metrics are those in the column headers of the same authors' earlier
-# papers (Titans, arXiv 2501.00663, Table 1). Splits are lm-eval's own.
+# By lm-eval task. Table 2 names the benchmarks only; the metrics are those in the column headers of the same authors'
+# earlier papers (Titans, arXiv 2501.00663, Table 1). Splits are lm-eval's own.
 BENCHMARKS: dict[str, Benchmark] = {
     "wikitext": Benchmark("wikitext", "test", {"wikitext_ppl": "word_perplexity"}),
     "lambada_openai": Benchmark("lambada", "test", {"lambada_ppl": "perplexity", "lambada_acc": "acc"}),
@@ -75,7 +75,7 @@ def demo_pages(documents: Iterable["Document"]) -> Iterator[dict[str, str]]:
     for document in documents:
         page = document.text.strip()
         if len(page) > DEMO_PAGE_CHARACTERS:
-            page = page[:DEMO_PAGE_CHARACTERS].rsplit(maxsplit=1)[0]
+            page = page[: DEMO_PAGE_CHARACTERS + 1].rsplit(" ", maxsplit=1)[0]
         if page:
             yield {"page": page}
             pages += 1

@@ -1,8 +1,8 @@
 """Zero-shot scores through lm-eval: its own tasks, prompts and model class, on a model object of ours.
 
-Documents, prompts and metrics are lm-eval's. Only the source of the items changes for the demo, and the standard errors are
-computed here from lm-eval's per-item results: it has none for word perplexity, and bootstraps LAMBADA's perplexity with
-100,000 resamples where a closed form does.
+Prompts and metrics are lm-eval's. For the demo only the source of the items changes. The standard errors are computed
+here from lm-eval's per-item results: it has none for word perplexity, and bootstraps LAMBADA's perplexity with 100,000
+resamples where a closed form does.
 """
 
 import importlib.metadata
@@ -61,7 +61,7 @@ def zero_shot(
     # Its warnings repeat for every run and request: metrics with default aggregation, a model passed as an object.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="tlm-items-") as folder, plain_progress(sys.stderr):
-        tasks = _load_tasks(spec, held_out, Path(folder))
+        tasks = load_tasks(spec, held_out, Path(folder))
         # In training a document follows an end-of-text token, and no token stands for its beginning: so it is here.
         lm = HFLM(
             pretrained=model,
@@ -76,15 +76,15 @@ def zero_shot(
         except OverflowError:
             raise EvaluationError(f"a perplexity is too large for a float: {UNUSABLE}") from None
     return {
-        column: _metric(column, metric, results["results"][task], results["samples"][task])
+        column: summarise(column, metric, results["results"][task], results["samples"][task])
         for task in spec.tasks
         for column, metric in benchmark(task).metrics.items()
     }
 
 
 def zero_shot_details(tokenizer: Any, spec: ZeroShotSpec, *, batch_size: int) -> dict[str, Any]:
-    """What a reader needs to compare scores: versions of lm-eval, its tasks and the items, and how requests were made."""
-    index = _stock_tasks(spec.tasks).task_index
+    """What a reader needs to compare scores: versions of lm-eval, its tasks and the items, and how they were run."""
+    index = stock_tasks(spec.tasks).task_index
     return {
         "lm_eval": importlib.metadata.version("lm-eval"),
         "task_versions": {task: index[task].cfg["metadata"]["version"] for task in spec.tasks},
@@ -97,7 +97,10 @@ def zero_shot_details(tokenizer: Any, spec: ZeroShotSpec, *, batch_size: int) ->
 
 
 def ratio_stderr(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
-    """Standard error of Σa/Σb over independent pairs (a, b), to first order; with b = 1, that of a mean. None for one pair."""
+    """Standard error of Σa/Σb over independent pairs (a, b), to first order; where all b = 1, that of a mean.
+
+    None for a single pair.
+    """
     count, total = len(numerators), math.fsum(denominators)
     if count < 2:
         return None
@@ -106,15 +109,14 @@ def ratio_stderr(numerators: Sequence[float], denominators: Sequence[float]) -> 
     return math.sqrt(count / (count - 1) * squares) / total
 
 
-def _metric(column: str, metric: str, result: dict[str, Any], samples: list[dict[str, Any]]) -> Metric:
+def summarise(column: str, metric: str, result: dict[str, Any], samples: list[dict[str, Any]]) -> Metric:
     likelihoods = [likelihood(response) for sample in samples for response in sample["filtered_resps"]]
     if any(math.isnan(value) for value in likelihoods):  # an accuracy would hide it
         raise EvaluationError(f"a log-likelihood behind {column} is not a number: {UNUSABLE}")
     value = float(result[f"{metric},none"])
     per_item = [sample[metric] for sample in samples]
-    pairs = [
-        item if isinstance(item, tuple) else (item, 1) for item in per_item
-    ]  # word perplexity: (log-likelihood, words)
+    # Word perplexity has pairs of (log-likelihood, words).
+    pairs = [item if isinstance(item, tuple) else (item, 1) for item in per_item]
     stderr = ratio_stderr(*zip(*pairs, strict=True))
     if stderr is not None and metric in PERPLEXITIES:
         stderr *= value  # d exp(-x) = -exp(-x) dx
@@ -122,11 +124,11 @@ def _metric(column: str, metric: str, result: dict[str, Any], samples: list[dict
 
 
 def likelihood(response: float | tuple[float, bool]) -> float:
-    """The log-likelihood in lm-eval's response to a request: alone, or with whether the continuation is the greedy one."""
+    """The log-likelihood in lm-eval's response to a request, which may say too whether the continuation is greedy."""
     return response[0] if isinstance(response, tuple) else response
 
 
-def _stock_tasks(tasks: Iterable[str]) -> Any:
+def stock_tasks(tasks: Iterable[str]) -> Any:
     """lm-eval's task manager over the folders of these tasks only: indexing all of its tasks takes 8 s."""
     import lm_eval.tasks
 
@@ -135,12 +137,12 @@ def _stock_tasks(tasks: Iterable[str]) -> Any:
     return lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False)
 
 
-def _load_tasks(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
+def load_tasks(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
     """lm-eval task objects by name; `folder` takes what the demo's need on disk."""
-    manager = _stock_tasks(spec.tasks)
+    manager = stock_tasks(spec.tasks)
     if spec.source == "demo":
-        return manager.load([_demo_group(spec, held_out, folder)])["tasks"]
-    tasks = {}
+        return manager.load([demo_group(spec, held_out, folder)])["tasks"]
+    tasks: dict[str, Any] = {}
     for task in spec.tasks:
         try:
             tasks |= manager.load([task])["tasks"]
@@ -148,19 +150,20 @@ def _load_tasks(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path
             dataset = manager.task_index[task].cfg["dataset_path"]
             reason = str(error).strip().split("\n")[0]
             raise EvaluationError(
-                f"task '{task}' needs the Hugging Face data set '{dataset}', which could not be loaded ({type(error).__name__}: "
-                f"{reason}): with a network unset HF_HUB_OFFLINE, without one download it beforehand, or use the demo's items"
+                f"task '{task}' needs the Hugging Face data set '{dataset}', which can't be loaded "
+                f"({type(error).__name__}: {reason}): with a network unset HF_HUB_OFFLINE, without one bring "
+                "the data set into the Hugging Face cache beforehand, or take the demo's items"
             ) from error
     return tasks
 
 
-def _demo_group(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
-    """A group whose members are stock tasks with another data source: only inside a group does lm-eval merge the two."""
+def demo_group(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
+    """Stock tasks with another data source, as a group: only inside one does lm-eval merge the two."""
     import datasets
 
     if spec.items_version != ITEMS_VERSION:
         raise EvaluationError(
-            f"the spec asks for version {spec.items_version} of the demo items, this package has version {ITEMS_VERSION}: "
+            f"the spec asks for version {spec.items_version} of the demo items, this package has {ITEMS_VERSION}: "
             "make the spec anew, or install the package that made it"
         )
     datasets.disable_progress_bars()
@@ -169,15 +172,13 @@ def _demo_group(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path
         items = DEMO_ITEMS / f"{task}.jsonl"
         if task == "wikitext":
             items = folder / items.name
-            _write_pages(items, held_out)
+            write_pages(items, held_out)
         members.append(demo_source(task, items, folder / "cache"))
     return {"group": "demo", "task": members}
 
 
-def _write_pages(path: Path, held_out: Iterable["Document"]) -> None:
+def write_pages(path: Path, held_out: Iterable["Document"]) -> None:
     lines = [json.dumps(page, ensure_ascii=False) for page in demo_pages(held_out)]
     if not lines:
-        raise EvaluationError(
-            "no held-out document to measure word perplexity on: raise the data's validation_fraction"
-        )
+        raise EvaluationError("no held-out document for word perplexity: raise the data's validation_fraction")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

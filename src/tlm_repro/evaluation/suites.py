@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import Manifest, read_manifest, versions
+from tlm_repro.artifacts import read_manifest, versions
 from tlm_repro.errors import ConfigError, EvaluationError
 from tlm_repro.evaluation.harness import Metric, zero_shot, zero_shot_details
 from tlm_repro.models.accounting import forward_flops, parameters, training_flops
@@ -34,7 +34,7 @@ def suite_spec(text: str) -> Spec:
         suite = SUITES[json.loads(text)["suite"]]
     except (ValueError, TypeError, KeyError):
         raise ConfigError(
-            f'--spec: a JSON object with "suite" one of {", ".join(SUITES)} is expected: {text!r}'
+            f"--spec: a JSON object whose suite is {' or '.join(SUITES)} is expected, not {text[:80]!r}"
         ) from None
     return suite.spec.from_json(text)
 
@@ -85,7 +85,7 @@ def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device
 
 
 def model_facts(run: RunSpec) -> dict[str, Any]:
-    """What tables say of a model beside its scores. FLOPs are those of one sequence forward and of the whole training."""
+    """What tables say of a model beside its scores. FLOPs: one sequence forward, and the whole training."""
     model = run.model
     return {
         "parameters": parameters(model).total,
@@ -98,7 +98,7 @@ def model_facts(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def _validation(model: Any, _: Any, data: "TokenData", spec: ValidationSpec, batch_size: int) -> Scores:
+def score_validation(model: Any, _: Any, data: "TokenData", spec: ValidationSpec, batch_size: int) -> Scores:
     from tlm_repro.evaluation.validation import validation_loss
 
     loss = validation_loss(
@@ -111,12 +111,12 @@ def _validation(model: Any, _: Any, data: "TokenData", spec: ValidationSpec, bat
     return metrics, {"windows": loss.windows, "batch_size": batch_size}
 
 
-def _zero_shot(model: Any, tokenizer: Any, data: "TokenData", spec: ZeroShotSpec, batch_size: int) -> Scores:
+def score_zero_shot(model: Any, tokenizer: Any, data: "TokenData", spec: ZeroShotSpec, batch_size: int) -> Scores:
     metrics = zero_shot(model, tokenizer, spec, held_out=data.held_out(), batch_size=batch_size)
     return metrics, zero_shot_details(tokenizer, spec, batch_size=batch_size)
 
 
 SUITES = {
-    "validation": Suite(ValidationSpec, _validation),
-    "zero_shot": Suite(ZeroShotSpec, _zero_shot),
+    "validation": Suite(ValidationSpec, score_validation),
+    "zero_shot": Suite(ZeroShotSpec, score_zero_shot),
 }

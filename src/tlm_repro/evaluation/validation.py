@@ -64,10 +64,10 @@ def validation_loss(
     windows = available if limit is None else min(available, limit // sequence_length)
     if windows < 1:
         raise EvaluationError(
-            f"the validation stream has {len(tokens)} tokens and the limit is {limit}: one window takes {sequence_length} + 1 "
-            "tokens; hold out more documents, raise the limit or shorten the sequence"
+            f"the validation stream has {len(tokens)} tokens and the limit is {limit}, one window takes "
+            f"{sequence_length} + 1: hold out more documents, raise the limit or shorten the sequence"
         )
-    losses = np.concatenate(list(_window_losses(model, tokens, sequence_length, windows, batch_sequences)))
+    losses = np.concatenate(list(window_losses(model, tokens, sequence_length, windows, batch_sequences)))
     mean = float(losses.mean())
     if not mean < math.log(sys.float_info.max):  # its perplexity must be a float; NaN fails too
         raise EvaluationError(
@@ -77,7 +77,7 @@ def validation_loss(
     return Loss(loss=mean, stderr=stderr, tokens=windows * sequence_length, windows=windows)
 
 
-def _window_losses(
+def window_losses(
     model: Any, tokens: "TokenArray", sequence_length: int, windows: int, batch_sequences: int
 ) -> Iterator[np.ndarray]:
     """Mean loss of each window, float64, a batch at a time."""

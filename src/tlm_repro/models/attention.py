@@ -9,7 +9,7 @@ from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.layers import Context, ResidualProjection, rotate
 
 
-def attention_mask(time: int, past: int, padding: Tensor | None) -> Tensor | None:
+def causal_mask(time: int, past: int, padding: Tensor | None, device: torch.device) -> Tensor | None:
     """Which of `past + time` keys each of the last `time` queries may see, or None where plain causal attention is right.
 
     Args:
@@ -17,16 +17,14 @@ def attention_mask(time: int, past: int, padding: Tensor | None) -> Tensor | Non
         padding: (B, past + time), True at real tokens, or None.
 
     Returns:
-        (1 or B, 1, time, past + time) boolean. A padded query sees itself, so that no row is empty.
+        (1 or B, 1, time, past + time), boolean. A query at padding sees itself, so that no row is empty.
     """
     if padding is None and (past == 0 or time == 1):
         return None
-    keys = torch.arange(past + time, device=None if padding is None else padding.device)
+    keys = torch.arange(past + time, device=device)
     queries = keys[past:, None]
-    mask = (keys <= queries)[None, None]
-    if padding is not None:
-        mask = mask & padding[:, None, None, :] | (keys == queries)
-    return mask
+    visible = (keys <= queries)[None, None]
+    return visible if padding is None else visible & padding[:, None, None, :] | (keys == queries)
 
 
 class CausalAttention(nn.Module):

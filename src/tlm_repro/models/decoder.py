@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
@@ -20,9 +19,10 @@ from transformers.utils.output_capturing import capture_outputs
 
 from tlm_repro.architectures import architecture, load
 from tlm_repro.errors import ConfigError
-from tlm_repro.models.attention import attention_mask
+from tlm_repro.models.attention import causal_mask
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.layers import Context, ResidualProjection, Rotary
+from tlm_repro.models.loss import cross_entropy, head_cross_entropy, shifted
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -100,28 +100,26 @@ class TLMModel(TLMPreTrainedModel):
             hidden = layer(hidden, context, cache=cache)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), cache=cache)
 
-    def context(
-        self, hidden: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None
-    ) -> Context:
-        """What the layers share. Without `positions`, a row counts from its first real token."""
+    def context(self, hidden: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> Context:
+        """What the layers share. Without `positions`, each row counts from its first real token."""
         time = hidden.shape[1]
         past = int(cache.get_seq_length()) if cache is not None else 0
-        if mask is not None and mask.ndim == 4:
-            padding, shared = None, mask
-        else:
-            padding = None if mask is None or bool(mask.all()) else mask.bool()
-            shared = attention_mask(time, past, padding)
-            if shared is not None:
-                shared = shared.to(hidden.device)
+        padding = None
+        if mask is not None and mask.ndim == 2:
+            if mask.shape[1] != past + time:
+                raise ConfigError(
+                    f"attention_mask covers {mask.shape[1]} tokens, but there are {past} cached and {time} new ones: "
+                    "pass one entry for each of both"
+                )
+            padding = None if bool(mask.all()) else mask.bool()
+        if mask is None or mask.ndim == 2:
+            mask = causal_mask(time, past, padding, hidden.device)
         if positions is None and padding is not None:
-            positions = (padding.cumsum(dim=-1) - 1).clamp(min=0)[:, -time:]
-        if positions is None and past == 0:
-            rotary = self.rotary.first(time, hidden.device)
-        elif positions is None:
-            rotary = self.rotary.at(torch.arange(past, past + time, device=hidden.device)[None])
-        else:
-            rotary = self.rotary.at(positions)
-        return Context(rotary=rotary, mask=shared, padding=None if padding is None else padding[:, -time:])
+            positions = (padding.cumsum(dim=-1) - 1).clamp(min=0)[:, past:]
+        elif positions is None and past:
+            positions = torch.arange(past, past + time, device=hidden.device)[None]
+        rotary = self.rotary.first(time, hidden.device) if positions is None else self.rotary.at(positions)
+        return Context(rotary=rotary, mask=mask, padding=None if padding is None else padding[:, past:])
 
 
 class TLMForCausalLM(TLMPreTrainedModel, GenerationMixin):
@@ -166,10 +164,11 @@ class TLMForCausalLM(TLMPreTrainedModel, GenerationMixin):
             hidden = hidden[:, logits_to_keep]
         elif logits_to_keep:
             hidden = hidden[:, -logits_to_keep:]
-        logits = self.lm_head(hidden)
-        loss = None
-        if shift_labels is None and labels is not None:
-            shift_labels = F.pad(labels[:, 1:], (0, 1), value=-100)
-        if shift_labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), shift_labels.flatten())
+        targets = shifted(labels) if shift_labels is None and labels is not None else shift_labels
+        loss = logits = None
+        if targets is not None and self.training and torch.is_grad_enabled():
+            loss = head_cross_entropy(hidden, self.lm_head.weight, targets)
+        else:
+            logits = self.lm_head(hidden)
+            loss = cross_entropy(logits, targets) if targets is not None else None
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=outputs.cache, hidden_states=outputs.hidden_states)

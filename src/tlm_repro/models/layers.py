@@ -20,58 +20,66 @@ class ResidualProjection(nn.Linear):
 
 
 class Rotary:
-    """Cosines and sines of rotary positions (RoFormer, arXiv 2104.09864), computed once a forward pass for all layers."""
+    """Rotations by position (RoFormer, arXiv 2104.09864), computed once a forward pass for all layers.
+
+    A rotation is a complex number: channels 2i and 2i + 1 of a head are a real and an imaginary part.
+    """
 
     def __init__(self, head_dim: int, theta: float) -> None:
-        self.exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
-        self.theta = theta
-        self._table: tuple[Tensor, Tensor] | None = None
+        self.frequencies = [theta ** (-channel / head_dim) for channel in range(0, head_dim, 2)]
+        self._first: Tensor | None = None
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T) integer positions → cosines and sines, each (B, T, 1, E/2) in fp32."""
-        frequencies = (self.theta**-self.exponents).to(device=positions.device, dtype=torch.float32)
+    def at(self, positions: Tensor) -> Tensor:
+        """(B, T) integer positions → rotations (B, T, 1, E/2), complex64."""
+        frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=positions.device)
         angles = positions[:, :, None, None].float() * frequencies
-        return angles.cos(), angles.sin()
+        return torch.polar(torch.ones_like(angles), angles)
 
-    def first(self, time: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The same for positions 0…time−1, each (1, T, 1, E/2), kept from call to call."""
-        table = self._table
-        if table is None or table[0].shape[1] < time or table[0].device != device:
-            table = self._table = self.at(torch.arange(time, device=device)[None])
-        return table[0][:, :time], table[1][:, :time]
+    def first(self, time: int, device: torch.device) -> Tensor:
+        """The rotations of positions 0…time − 1, (1, T, 1, E/2), kept from call to call."""
+        table = self._first
+        if table is None or table.shape[1] < time or table.device != device:
+            # A table made in inference mode couldn't take part in training later on.
+            with torch.inference_mode(False):
+                table = self._first = self.at(torch.arange(time, device=device)[None])
+        return table[:, :time]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What one forward pass knows of its tokens, the same for every layer.
 
-    rotary: cosines and sines, each (1 or B, T, 1, E/2).
+    rotary: rotation of each position, complex (1 or B, T, 1, E/2).
     mask: (B, 1, T, keys), True where a query may see a key; None: plain causal attention.
     padding: (B, T), True at real tokens, for mixers that carry a state; None: all are real.
     """
 
-    rotary: tuple[Tensor, Tensor]
+    rotary: Tensor
     mask: Tensor | None = None
     padding: Tensor | None = None
 
 
-def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Turns `heads` (B, T, H, E): pair (i, i + E/2) by the angle of its position."""
-    cosines, sines = rotary
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(heads.dtype)
+def rotate(heads: Tensor, rotary: Tensor) -> Tensor:
+    """Turns each pair of channels of `heads` (B, T, H, E) by its position's rotation, in fp32 at least."""
+    pairs = heads if heads.dtype == torch.float64 else heads.float()
+    turned = torch.view_as_complex(pairs.unflatten(-1, (-1, 2))) * rotary
+    return torch.view_as_real(turned).flatten(-2).to(heads.dtype)
 
 
 class SwiGLU(nn.Module):
-    """W_down(silu(W_gate x) ∘ W_up x), 3·D·F parameters (arXiv 2002.05202). Gate and up are one matrix: one product less."""
+    """W_down(silu(W_gate x) ∘ W_up x), 3·D·F parameters (arXiv 2002.05202).
+
+    Gate and up are two matrices: as halves of one they'd be strided, and the elementwise half of the work would cost
+    more than the saved product (10.7 against 6.9 ms for 4,096 tokens and F 384 on a CPU).
+    """
 
     def __init__(self, config: TLMConfig, index: int) -> None:
         super().__init__()
         width = config.intermediate_sizes[index]
-        self.gate_up = nn.Linear(config.hidden_size, 2 * width, bias=False)
+        self.gate = nn.Linear(config.hidden_size, width, bias=False)
+        self.up = nn.Linear(config.hidden_size, width, bias=False)
         self.down = ResidualProjection(width, config.hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(self.gate(hidden)) * self.up(hidden))

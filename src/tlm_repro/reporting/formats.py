@@ -40,7 +40,14 @@ LATEX_HEAD = """\
 \\providecolor{worse}{HTML}{F4BFB8}
 \\providecolor{worse-unclear}{HTML}{FBE7E4}
 """
-LATEX_TEXT = {"±": r"$\pm$", "−": "$-$", "↓": r"$\downarrow$", "↑": r"$\uparrow$", "ρ": r"$\rho$", NOT_PUBLISHED: "n/p"}
+LATEX_TEXT = {
+    "±": r"$\pm$",
+    "−": "$-$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "ρ": r"$\rho$",
+    f"& {NOT_PUBLISHED}": "& n/p",
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ def main_sheet(name: str, frame: pd.DataFrame) -> Sheet:
     """Sheet of `tables.main`: ours above the paper's, for each row of Table 2 and for the difference."""
     rows: list[dict[str, tuple[str, Tone]]] = []
     for _, group in frame.groupby(["architecture", "scale"], sort=False):
-        records = group.to_dict(orient="records")
+        records = [dict(zip(frame.columns, row, strict=True)) for row in group.itertuples(index=False)]
         changes = {row["label"]: row for row in records if row["quantity"] == "difference"}
         known = any(not pd.isna(row[f"published_{metric}"]) for row in records for metric in MAIN_METRICS)
         for row in records:
@@ -134,7 +141,7 @@ def main_sheet(name: str, frame: pd.DataFrame) -> Sheet:
                 rows.append(main_cells(row, changes.get(row["label"]), "paper"))
         if not known:
             rows.append(
-                {**head(records[0], "all rows", "paper"), **dict.fromkeys(MAIN_TITLES.values(), (NOT_PUBLISHED, ""))}
+                head(records[0], "all rows", "paper") | dict.fromkeys(MAIN_TITLES.values(), (NOT_PUBLISHED, ""))
             )
     units = "Difference: tapered − uniform, perplexities in nats (logarithm of their ratio), accuracies in points."
     title = caption("Table 2: zero-shot evaluation.", frame, units, SHADES)
@@ -179,8 +186,8 @@ def novelty_sheet(name: str, frame: pd.DataFrame) -> Sheet:
         }
         rows.append({column: (text, "") for column, text in cells.items()})
     title = (
-        "Figure 4: Pearson r of layer novelty ρ with depth, first and last layers dropped, ± the noise of the sampled tokens. "
-        "The paper gives ranges over GPT-2 124M to 1.5B: block 0.27 to 0.71, MLP 0.49 to 0.71."
+        "Figure 4: Pearson r of layer novelty ρ with depth, first and last layers dropped, ± one standard error of "
+        "the sampled tokens. The paper gives ranges over GPT-2 124M to 1.5B: block 0.27 to 0.71, MLP 0.49 to 0.71."
     )
     return sheet(name, rows, title, ("Model",))
 
@@ -194,7 +201,7 @@ SHEETS: dict[str, Callable[[str, pd.DataFrame], Sheet]] = {
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Full precision; a published value that isn't there reads "not published here", any other missing value is empty."""
+    """Full precision; a published value that isn't there says so, any other missing one is empty."""
     published = [column for column in frame.columns if column.startswith("published_") and column != "published_scale"]
     text = frame.astype(dict.fromkeys(published, object))
     text[published] = text[published].where(frame[published].notna(), NOT_PUBLISHED)
@@ -209,12 +216,13 @@ def markdown(table: Sheet) -> str:
 
 def latex(table: Sheet) -> str:
     """A `table` environment with booktabs rules and shaded cells; its first lines say which packages it needs."""
+    absent = bool((table.text == NOT_PUBLISHED).any(axis=None))
     tones = table.tones.map(lambda shade: f"cellcolor:{{{shade}}}" if shade else "")
     styler = table.text.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis=1)
     body = styler.apply(lambda _: tones, axis=None).to_latex(
         hrules=True,
         column_format="".join("r" if column in table.numeric else "l" for column in table.text.columns),
-        caption=table.caption.replace("%", r"\%"),
+        caption=table.caption.replace("%", r"\%") + (" n/p: not published here." if absent else ""),
         label=f"tab:{table.name}",
         position_float="centering",
     )

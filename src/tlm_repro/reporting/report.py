@@ -85,7 +85,7 @@ def render(
     doubled = [name for name, count in names.items() if count > 1]
     if doubled:
         raise ArtifactError(f"two figures are called '{doubled[0]}': give each its own name")
-    counts = Counter(claim.outcome for claim in claims)
+    counts = Counter((claim.outcome, claim.verdict) for claim in claims)
     environment_ = jinja2.Environment(
         loader=jinja2.PackageLoader("tlm_repro.reporting"), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -96,7 +96,7 @@ def render(
         toy=toy,
         toy_sentence=TOY_SENTENCE.replace("this verdict is", "these verdicts are").replace(" is no ", " are no "),
         claims=claims,
-        tally=[(verdict, counts[verdict]) for verdict in get_args(Verdict) if counts[verdict]],
+        tally=sorted(counts.items(), key=lambda item: (get_args(Verdict).index(item[0][0]), item[0][1])),
         figures=[replace(figure, svg=inline_svg(figure)) for figure in figures],
         tables=tables,
         configuration=configuration,

@@ -237,7 +237,9 @@ def novelty(evidence: Evidence) -> Outcome:
     if not comparisons:
         return not_run("No pretrained model from outside was measured; runs of this configuration don't count here.")
     gpt2 = sum("gpt2" in found.model.name.lower().replace("-", "") for found in external)
-    coverage = f"{gpt2} of the paper's {GPT2_SIZES} GPT-2 sizes were measured, {len(external) - gpt2} other models"
+    coverage = (
+        f"Models measured: {gpt2} of the paper's {GPT2_SIZES} GPT-2 sizes, {len(external) - gpt2} of other families"
+    )
     return outcome(comparisons, "; ".join(values), coverage)
 
 

@@ -3,6 +3,7 @@
 A comparison counts, either way, only where its interval excludes zero.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,9 +23,8 @@ class Comparison:
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.effect.mean:+.3f} ± {self.effect.half_width:.3f} {self.unit}".replace(
-            "± nan", "± unknown"
-        )
+        margin = "unknown" if math.isnan(self.effect.half_width) else f"{self.effect.half_width:.3f}"
+        return f"{self.name}: {self.effect.mean:+.3f}".replace(": -", ": −") + f" ± {margin} {self.unit}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ pure function. So a run that is killed and restarted goes on exactly where its l
 
 import contextlib
 import math
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def pretrain(
         DivergenceError: loss or gradient stopped being finite; no checkpoint was written after that.
         CheckpointError: a checkpoint can't be written, or none can be read.
     """
-    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[spec.training.precision])
+    accelerator = prepared_accelerator(spec.training.precision)
     micro_batch = check(spec, data, processes=accelerator.num_processes, micro_batch=options.micro_batch_sequences)
     main = accelerator.is_main_process
     with exclusive(checkpoints) if main else contextlib.nullcontext():
@@ -84,6 +85,19 @@ def pretrain(
             trainer.fit()
             summary = from_main(accelerator, trainer.write_product(folder) if main else None)
     return summary
+
+
+def prepared_accelerator(precision: str) -> Accelerator:
+    """The devices of this launch. Raises ConfigError when its processes don't see each other."""
+    # Without `cpu`, accelerate on a machine with no accelerator takes each process of a launch for the only one.
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available(), mixed_precision=MIXED_PRECISION[precision])
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != accelerator.num_processes:
+        raise ConfigError(
+            f"{launched} processes were launched (WORLD_SIZE), accelerate joined {accelerator.num_processes}: launch with "
+            "torchrun, or unset WORLD_SIZE to run one process"
+        )
+    return accelerator
 
 
 def check(spec: RunSpec, data: TokenData, *, processes: int, micro_batch: int | None) -> int:

@@ -1,0 +1,284 @@
+"""Zero-shot scores against plain torch, prompts written out here, and language models that know the answers."""
+
+import copy
+import json
+import math
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tlm_repro.data import tokenizer as tokenizers
+from tlm_repro.data.corpora import Document
+from tlm_repro.errors import EvaluationError
+from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS, benchmark
+from tlm_repro.evaluation.harness import Metric, load_tasks, ratio_stderr, zero_shot, zero_shot_details
+from tlm_repro.models.configuration import TLMConfig
+from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.spec import ModelSpec, TrainedTokenizer, ZeroShotSpec
+
+MAX_LENGTH = 96
+CHOICE_TASKS = [task for task in BENCHMARKS if task not in ("wikitext", "lambada_openai")]
+# Plain sentences: the stock task rewrites punctuation with spaces around it, which these don't have.
+PAGES = [
+    Document("short", "The harbour was quiet and the boats lay still."),
+    Document("long", " ".join(f"On day {day} the wind came from the north and nobody went out." for day in range(40))),
+    Document("other", "Bread and salt were on the table. Nobody had touched them since the morning."),
+]
+SPEC = ZeroShotSpec(source="demo", tasks=tuple(BENCHMARKS), max_length=MAX_LENGTH)
+
+
+def items(task: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DEMO_ITEMS / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def requests(task: str, item: dict[str, Any]) -> tuple[list[tuple[str, str]], int]:
+    """(context, continuation) of each choice and the place of the right one, as each benchmark is usually asked."""
+    match task:
+        case "piqa":
+            context = f"Question: {item['goal']}\nAnswer:"
+            return [(context, " " + item[key]) for key in ("sol1", "sol2")], item["label"]
+        case "hellaswag":
+            context = f"{item['activity_label']}: {item['ctx_a']} {item['ctx_b'].capitalize()}"
+            return [(context, " " + ending) for ending in item["endings"]], int(item["label"])
+        case "winogrande":
+            before, after = item["sentence"].split("_")
+            return [(before + item[key], " " + after.strip()) for key in ("option1", "option2")], int(
+                item["answer"]
+            ) - 1
+        case "arc_easy" | "arc_challenge":
+            context = f"Question: {item['question']}\nAnswer:"
+            return [(context, " " + text) for text in item["choices"]["text"]], "ABCD".index(item["answerKey"])
+        case "social_iqa":
+            context = f"Q: {item['context']} {item['question']}\nA:"
+            return [(context, " " + item[f"answer{letter}"]) for letter in "ABC"], int(item["label"]) - 1
+        case _:
+            context = f"{item['passage']}\nQuestion: {item['question']}?\nAnswer:"
+            return [(context, " no"), (context, " yes")], item["label"]
+
+
+@pytest.fixture(scope="module")
+def demo_tokenizer() -> Any:
+    texts = [item["text"] for item in items("lambada_openai")]
+    return tokenizers.train(texts, TrainedTokenizer(vocab_size=400))
+
+
+@pytest.fixture(scope="module")
+def demo_model(demo_tokenizer: Any) -> Any:
+    spec = ModelSpec(
+        architecture="transformer",
+        layers=2,
+        model_width=32,
+        heads=2,
+        intermediate_sizes=(64, 32),
+        vocab_size=len(demo_tokenizer),
+        sequence_length=MAX_LENGTH,
+        tied_embeddings=True,
+        rope_theta=10000.0,
+        norm_eps=1e-5,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(1)
+    return TLMForCausalLM(TLMConfig.from_spec(spec)).eval()
+
+
+@pytest.fixture(scope="module")
+def demo_scores(demo_model: Any, demo_tokenizer: Any) -> Iterator[dict[str, Metric]]:
+    """All tasks in one run, with every connection refused and the shared caches watched."""
+    import datasets
+
+    cache = Path(datasets.config.HF_DATASETS_CACHE)
+    before = sorted(cache.rglob("*"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "create_connection", refuse)
+        scores = zero_shot(demo_model, demo_tokenizer, SPEC, held_out=PAGES, batch_size=16)
+    assert sorted(cache.rglob("*")) == before
+    return scores
+
+
+def refuse(*arguments: Any, **_: Any) -> None:
+    raise AssertionError(f"a connection was tried: {arguments}")
+
+
+def loglikelihood(model: Any, context: list[int], continuation: list[int]) -> tuple[float, bool]:
+    """Sum of log-probabilities of the continuation, and whether each of its tokens is the likeliest one."""
+    ids = (context + continuation)[-(MAX_LENGTH + 1) :]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids[:-1]])).logits[0].double()[-len(continuation) :]
+    scores = logits.log_softmax(-1)[range(len(continuation)), continuation]
+    return scores.sum().item(), logits.argmax(-1).tolist() == continuation
+
+
+def encoded_pair(tokenizer: Any, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    whole, start = tokenizer.encode(context + continuation), tokenizer.encode(context)
+    return start, whole[len(start) :]
+
+
+def mean_and_stderr(values: list[float]) -> tuple[float, float]:
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+
+
+@pytest.mark.parametrize("task", CHOICE_TASKS)
+def test_accuracy_equals_plain_torch(
+    task: str, demo_scores: dict[str, Metric], demo_model: Any, demo_tokenizer: Any
+) -> None:
+    [(column, metric)] = benchmark(task).metrics.items()
+    hits = []
+    for item in items(task):
+        choices, right = requests(task, item)
+        scores = [loglikelihood(demo_model, *encoded_pair(demo_tokenizer, *choice))[0] for choice in choices]
+        if metric == "acc_norm":  # per character of the answer, without the space before it
+            scores = [score / len(text[1:]) for score, (_, text) in zip(scores, choices, strict=True)]
+        hits.append(float(scores.index(max(scores)) == right))
+    mean, stderr = mean_and_stderr(hits)
+    assert demo_scores[column].items == len(hits)
+    assert demo_scores[column].value == pytest.approx(mean)
+    assert demo_scores[column].stderr == pytest.approx(stderr)
+
+
+def test_lambada_equals_plain_torch(demo_scores: dict[str, Metric], demo_model: Any, demo_tokenizer: Any) -> None:
+    found = []
+    for item in items("lambada_openai"):
+        context, target = item["text"].rsplit(" ", 1)
+        found.append(loglikelihood(demo_model, *encoded_pair(demo_tokenizer, context, " " + target)))
+    mean, stderr = mean_and_stderr([score for score, _ in found])
+    assert demo_scores["lambada_ppl"].value == pytest.approx(math.exp(-mean), rel=1e-4)
+    assert demo_scores["lambada_ppl"].stderr == pytest.approx(math.exp(-mean) * stderr, rel=1e-4)
+    assert demo_scores["lambada_acc"].value == pytest.approx(sum(greedy for _, greedy in found) / len(found))
+
+
+def test_word_perplexity_equals_plain_torch(
+    demo_scores: dict[str, Metric], demo_model: Any, demo_tokenizer: Any
+) -> None:
+    """Windows that don't overlap; the first is conditioned on end-of-text, each other one on the token before it."""
+    total, words = 0.0, 0
+    for page in PAGES:
+        ids = [demo_tokenizer.eos_token_id, *demo_tokenizer.encode(page.text)]
+        full = range(1, len(ids) - MAX_LENGTH + 1, MAX_LENGTH)
+        for start in full:
+            total += loglikelihood(demo_model, [ids[start - 1]], ids[start : start + MAX_LENGTH])[0]
+        rest = ids[1 + len(full) * MAX_LENGTH :]
+        if full and rest:  # the last window reaches back as far as it can
+            total += loglikelihood(demo_model, ids[-MAX_LENGTH - 1 : -len(rest)], rest)[0]
+        elif rest:
+            total += loglikelihood(demo_model, [ids[0]], rest)[0]
+        words += len(page.text.split())
+    assert demo_scores["wikitext_ppl"].value == pytest.approx(math.exp(-total / words), rel=1e-4)
+    assert demo_scores["wikitext_ppl"].items == len(PAGES)
+
+
+def test_uniform_model_has_the_word_perplexity_of_its_vocabulary(demo_model: Any, demo_tokenizer: Any) -> None:
+    uniform = copy.deepcopy(demo_model)
+    for parameter in uniform.parameters():
+        parameter.data.zero_()
+    spec = SPEC.model_copy(update={"tasks": ("wikitext",)})
+    score = zero_shot(uniform, demo_tokenizer, spec, held_out=PAGES, batch_size=4)["wikitext_ppl"]
+    tokens = sum(len(demo_tokenizer.encode(page.text)) for page in PAGES)
+    words = sum(len(page.text.split()) for page in PAGES)
+    assert score.value == pytest.approx(len(demo_tokenizer) ** (tokens / words), rel=1e-4)
+
+
+def test_labels_agree_with_a_model_that_knows_the_answers(tmp_path: Path) -> None:
+    """One that finds each gold continuation the likeliest scores 1 everywhere, one that finds it the least likely 0."""
+    from lm_eval import evaluate
+    from lm_eval.api.model import LM
+
+    gold = set()
+    for task in CHOICE_TASKS:
+        for item in items(task):
+            choices, right = requests(task, item)
+            gold.add(choices[right])
+    gold |= {
+        (" ".join(words[:-1]), " " + words[-1])
+        for item in items("lambada_openai")
+        for words in [item["text"].split(" ")]
+    }
+
+    class Oracle(LM):
+        def __init__(self, gold_score: float) -> None:
+            super().__init__()
+            self.gold_score = gold_score
+
+        def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:  # type: ignore[override]
+            is_gold = [request.args in gold for request in requests]
+            return [(self.gold_score if right else -0.1, right and self.gold_score == 0) for right in is_gold]
+
+        def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:  # type: ignore[override]
+            return [0.0 for _ in requests]
+
+        def generate_until(self, requests: list[Any]) -> list[str]:  # type: ignore[override]
+            raise NotImplementedError
+
+    for gold_score, accuracy in ((0.0, 1.0), (-600.0, 0.0)):
+        tasks = load_tasks(SPEC, PAGES, tmp_path)
+        results = evaluate(Oracle(gold_score), {"tasks": tasks}, bootstrap_iters=0)["results"]
+        for task in [*CHOICE_TASKS, "lambada_openai"]:
+            for metric in benchmark(task).metrics.values():
+                if metric.startswith("acc"):
+                    assert results[task][f"{metric},none"] == accuracy, task
+
+
+def test_limit_counts_items(demo_model: Any, demo_tokenizer: Any) -> None:
+    spec = ZeroShotSpec(source="demo", tasks=("wikitext", "boolq"), max_length=MAX_LENGTH, limit=1)
+    scores = zero_shot(demo_model, demo_tokenizer, spec, held_out=PAGES, batch_size=2)
+    assert {name: (score.items, score.stderr) for name, score in scores.items()} == {
+        "wikitext_ppl": (1, None),
+        "boolq": (1, None),
+    }
+
+
+def test_standard_error_of_a_ratio() -> None:
+    assert ratio_stderr([1, 0, 1, 1], [1, 1, 1, 1]) == pytest.approx(math.sqrt(0.1875 * 4 / 3 / 4))
+    # Pages of the same loss per word say that there is no spread, whatever their lengths.
+    assert ratio_stderr([-6, -9, -30], [2, 3, 10]) == pytest.approx(0)
+    # By hand: ratio 2, residuals −1 and 1, Σb = 5.
+    assert ratio_stderr([3, 7], [2, 3]) == pytest.approx(math.sqrt(2 / 1 * 2) / 5)
+    assert ratio_stderr([3], [2]) is None
+
+
+def test_details_name_what_a_score_depends_on(demo_tokenizer: Any) -> None:
+    spec = SPEC.model_copy(update={"tasks": ("wikitext", "arc_challenge", "boolq")})
+    details = zero_shot_details(demo_tokenizer, spec, batch_size=8)
+    assert details["task_versions"] == {"wikitext": 2.0, "arc_challenge": 1.0, "boolq": 2.0}
+    assert (details["source"], details["items_version"], details["batch_size"]) == ("demo", 1, 8)
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", details["lm_eval"])
+    other = tokenizers.train(["abab"], TrainedTokenizer(vocab_size=260))
+    assert details["tokenizer"] != zero_shot_details(other, spec, batch_size=8)["tokenizer"]
+
+
+def test_broken_weights_are_an_error(demo_model: Any, demo_tokenizer: Any) -> None:
+    broken = copy.deepcopy(demo_model)
+    for parameter in broken.parameters():
+        parameter.data.fill_(math.nan)
+    spec = SPEC.model_copy(update={"tasks": ("boolq",), "limit": 2})
+    with pytest.raises(EvaluationError, match=r"boolq.*weights"):
+        zero_shot(broken, demo_tokenizer, spec, held_out=PAGES, batch_size=2)
+
+
+def test_stale_item_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="version 99"):
+        load_tasks(SPEC.model_copy(update={"items_version": 99}), PAGES, tmp_path)
+
+
+def test_word_perplexity_needs_a_document(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="validation_fraction"):
+        load_tasks(SPEC, [Document("empty", " ")], tmp_path)
+
+
+def test_hub_failure_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lm_eval.api.task
+
+    def unreachable(**_: Any) -> None:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(lm_eval.api.task, "datasets", SimpleNamespace(load_dataset=unreachable, __version__="5.0.0"))
+    spec = SPEC.model_copy(update={"source": "hub", "tasks": ("piqa",)})
+    with pytest.raises(EvaluationError, match=r"'piqa'.*'baber/piqa'.*no route to host.*HF_HUB_OFFLINE"):
+        load_tasks(spec, [], tmp_path)

@@ -1,0 +1,125 @@
+"""The page: self-contained, the same bytes twice, no clash between figures, and read with an HTML parser."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from tlm_repro.errors import ArtifactError
+from tlm_repro.reporting import claims, report
+from tlm_repro.reporting.formats import Sheet
+from tlm_repro.reporting.results import NOT_PUBLISHED
+
+SVG = """<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd">
+<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 9 9" id="top">
+<metadata><date>2026-01-01T00:00:00</date></metadata>
+<defs><style type="text/css">*{stroke-linejoin: round}</style><clipPath id="RANDOM"><rect width="9"/></clipPath>
+<path id="mark" d="M0 0"/></defs>
+<g clip-path="url(#RANDOM)" style="fill: url(#RANDOM)"><use xlink:href="#mark"/></g></svg>
+"""
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask about."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.references, self.text = Counter(), [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href"):
+                self.references.append((tag, value))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def page(toy=True, svg=SVG, names=("sweep", "motivation")):
+    text = pd.DataFrame({"Allocation": ["uniform", "<b>"], "Loss": ["2.79 ± 0.01", NOT_PUBLISHED]})
+    tones = pd.DataFrame({"Allocation": ["", ""], "Loss": ["better", ""]})
+    return report.render(
+        title="A report",
+        config="demo",
+        toy=toy,
+        claims=claims.published(),
+        figures=[report.Figure(name, f"Figure {name}", svg) for name in names],
+        tables=[Sheet("t", "A table.", text, tones, ("Loss",))],
+        configuration="model: <tiny> & small",
+        environment={"torch": "2.13.0"},
+        links={"claims": "claims.json"},
+    )
+
+
+def test_equal_inputs_give_equal_bytes_whatever_ids_the_figures_drew():
+    assert page() == page(svg=SVG.replace("RANDOM", "p4f9c"))
+
+
+def test_nothing_is_fetched_and_links_are_relative():
+    found = Page(page())
+    assert not {"script", "link", "img", "iframe"} & set(found.tags)
+    assert all(tag in ("a", "use") and not re.match(r"[a-z]+:|//", target) for tag, target in found.references)
+    assert "@import" not in page()
+
+
+def test_figures_share_no_id_and_every_reference_resolves():
+    text = page()
+    found = Page(text)
+    assert max(Counter(found.ids).values()) == 1
+    targets = re.findall(r"url\(#([^)]+)\)", text) + [t[1:] for _, t in found.references if t.startswith("#")]
+    assert len(targets) >= 6
+    assert set(targets) <= set(found.ids)
+
+
+def test_figures_lose_dates_prologue_and_page_wide_styles():
+    text = page()
+    assert "2026-01-01" not in text
+    assert "<?xml" not in text
+    assert text.count("<!") == 1  # the page's own doctype
+    assert "#sweep *{stroke-linejoin: round}" in text
+
+
+def test_every_claim_has_its_badge():
+    text = page()
+    assert len(re.findall(r'<article class="claim">', text)) == 10
+    assert len(re.findall(r'<span class="badge reproduced">reproduced</span>', text)) == 7
+    assert '<span class="badge reproduced">7 reproduced</span>' in text
+    assert '<span class="badge not-run">3 not run</span>' in text
+
+
+@pytest.mark.parametrize("toy", [True, False])
+def test_toy_stamp(toy):
+    assert ("no evidence for or against the paper" in "".join(Page(page(toy)).text)) is toy
+
+
+def test_contents_are_escaped_and_cells_classed():
+    text = page()
+    assert "model: &lt;tiny&gt; &amp; small" in text
+    assert "<td>&lt;b&gt;</td>" in text
+    assert '<td class="better numeric">2.79 ± 0.01</td>' in text
+    assert f'<td class="numeric absent">{NOT_PUBLISHED}</td>' in text
+
+
+def test_page_adapts_to_phones_and_dark_mode():
+    text = page()
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+    assert text.count('<div class="scroll"') == Page(text).tags["table"] == 1
+
+
+def test_bad_figures_are_refused_by_name(tmp_path):
+    with pytest.raises(ArtifactError, match="'sweep' is not well-formed"):
+        page(svg="<svg")
+    with pytest.raises(ArtifactError, match="an SVG was expected"):
+        page(svg="<html/>")
+    with pytest.raises(ArtifactError, match="two figures are called 'a'"):
+        page(names=("a", "a"))
+    with pytest.raises(ArtifactError, match=r"lost\.svg does not exist"):
+        report.Figure.read(tmp_path / "lost.svg", "lost")

@@ -1,0 +1,197 @@
+"""Evaluation files, novelty files and the paper's tables: what is read, and what is refused by name."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tlm_repro.errors import ArtifactError
+from tlm_repro.reporting import results
+
+ACCURACIES = dict(
+    zip(
+        ("lambada_acc", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "siqa", "boolq"),
+        (0.390, 0.687, 0.463, 0.571, 0.668, 0.353, 0.425, 0.623),
+        strict=True,
+    )
+)
+
+
+def evaluation(run: str = "a_run-1", suite: str = "validation", **metrics: float) -> dict:
+    return {
+        "schema": 1,
+        "kind": "evaluation",
+        "suite": suite,
+        "run": {"id": run, "architecture": "transformer", "scale": "toy", "allocation": "uniform", "seed": 0},
+        "model": {
+            "parameters": 1000,
+            "forward_flops": 2000,
+            "training_flops": 3000,
+            "tokens": 400,
+            "layers": 2,
+            "model_width": 8,
+            "intermediate_sizes": [32, 16],
+        },
+        "spec": {"suite": suite},
+        "metrics": {name: {"value": value, "stderr": 0.01, "items": 10} for name, value in metrics.items()},
+        "details": {},
+        "versions": {},
+        "device": "cpu",
+        "wall_time_s": 1.0,
+    }
+
+
+def written(folder: Path, name: str, content: object) -> Path:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_files_become_tidy_rows_and_model_facts(tmp_path):
+    paths = [
+        written(tmp_path, "validation", evaluation(val_loss=2.5, val_ppl=math.exp(2.5))),
+        written(tmp_path, "zero", evaluation(suite="zero_shot", **ACCURACIES)),
+    ]
+    found = results.load(paths)
+    loss = found.find("a_run-1", "val_loss")
+    assert (loss.value, loss.stderr) == (2.5, 0.01)
+    assert found.find("a_run-1", "piqa").value == 0.687
+    assert found.find("a_run-1", "unknown") is None
+    row = found.metrics.loc[("a_run-1", "val_ppl")]
+    assert (row["architecture"], row["scale"], row["seed"], row["suite"], row["items"]) == (
+        "transformer",
+        "toy",
+        0,
+        "validation",
+        10,
+    )
+    assert found.models.loc["a_run-1", "training_flops"] == 3000
+    assert found.models.loc["a_run-1", "intermediate_sizes"] == (32, 16)
+
+
+def test_average_is_the_plain_mean_as_in_table_2(tmp_path):
+    found = results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **ACCURACIES))])
+    average = found.find("a_run-1", "avg")
+    assert round(100 * average.value, 2) == 52.25  # the paper's first row
+    assert average.stderr == pytest.approx(0.01 / math.sqrt(8))
+
+
+def test_average_needs_all_eight(tmp_path):
+    some = {name: value for name, value in ACCURACIES.items() if name != "boolq"}
+    assert (
+        results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **some))]).find("a_run-1", "avg") is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema": 2}, "schema"),
+        ({"kind": "novelty"}, "kind"),
+        ({"metrics": {"val_loss": {"value": "low", "stderr": None, "items": 1}}}, "metrics.val_loss.value"),
+        ({"model": {"parameters": 1}}, "model.forward_flops"),
+    ],
+)
+def test_malformed_file_is_refused_by_name_and_key(tmp_path, change, expected):
+    path = written(tmp_path, "broken", evaluation(val_loss=1.0) | change)
+    with pytest.raises(ArtifactError) as error:
+        results.load([path])
+    assert str(path) in str(error.value)
+    assert expected in str(error.value)
+
+
+def test_nan_is_refused(tmp_path):
+    path = tmp_path / "nan.json"
+    path.write_text(json.dumps(evaluation(val_loss=math.nan)))
+    with pytest.raises(ArtifactError, match="val_loss"):
+        results.load([path])
+
+
+def test_missing_file_and_broken_json_are_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"absent\.json does not exist"):
+        results.load([tmp_path / "absent.json"])
+    (tmp_path / "cut.json").write_text('{"schema": 1,')
+    with pytest.raises(ArtifactError, match=r"cut\.json is not valid JSON"):
+        results.load([tmp_path / "cut.json"])
+
+
+def test_same_metric_twice_names_both_files(tmp_path):
+    paths = [written(tmp_path, name, evaluation(val_loss=1.0)) for name in ("one", "two")]
+    with pytest.raises(ArtifactError, match=r"two\.json and .*one\.json both hold 'val_loss'"):
+        results.load(paths)
+
+
+def test_disagreeing_facts_are_refused(tmp_path):
+    other = evaluation(suite="zero_shot", piqa=0.5)
+    other["model"]["parameters"] = 1001
+    paths = [written(tmp_path, "one", evaluation(val_loss=1.0)), written(tmp_path, "two", other)]
+    with pytest.raises(ArtifactError, match="disagree on 'parameters' of run a_run-1"):
+        results.load(paths)
+
+
+def test_missing_cell_names_the_run_and_its_target(tmp_path):
+    found = results.load([written(tmp_path, "one", evaluation(val_loss=1.0))])
+    cell = {
+        "label": "tapered",
+        "architecture": "transformer",
+        "scale": "toy",
+        "allocation": "cosine-1.5-0.5",
+        "seed": 3,
+    }
+    view = results.View(
+        experiment="main", toy=True, config="demo", cells=[{**cell, "run": "lost-7", "width": 128, "layers": 4}]
+    )
+    with pytest.raises(ArtifactError, match=r"run lost-7 has no zero_shot evaluation.*snakemake evaluate"):
+        found.require(view, "zero_shot")
+
+
+def test_novelty_file_is_read_and_checked(tmp_path):
+    content = {
+        "schema": 1,
+        "kind": "novelty",
+        "model": {"name": "gpt2", "run": None, "layers": 2, "parameters": 5},
+        "tokens": 2048,
+        "block": [{"mean": 0.1, "stderr": 0.01}, {"mean": 0.2, "stderr": None}],
+        "mlp": [{"mean": 0.1, "stderr": 0.01}, None],
+        "correlation": {"block": {"r": 0.5, "layers": 2}, "mlp": {"r": None, "layers": 1}},
+    }
+    (found,) = results.load_novelty([written(tmp_path, "gpt2", content)])
+    assert found.mlp[1] is None
+    assert found.block[1].mean == 0.2
+    del content["correlation"]["mlp"]
+    with pytest.raises(ArtifactError, match=r"bad\.json is not a usable novelty file: correlation\.mlp"):
+        results.load_novelty([written(tmp_path, "bad", content)])
+
+
+@pytest.mark.parametrize(
+    ("allocation", "expected"),
+    [
+        ("uniform", ("uniform", 1.0, 1.0)),
+        ("cosine-1.375-0.625", ("cosine", 1.375, 0.625)),
+        ("sigmoid-1.5-0.5-k8", ("sigmoid", 1.5, 0.5)),
+    ],
+)
+def test_shape_of_a_canonical_allocation(allocation, expected):
+    assert results.shape(allocation) == expected
+
+
+def test_shape_without_two_ends_has_none():
+    schedule, start, end = results.shape("thirds-1.5-1.0-0.5")
+    assert schedule == "thirds"
+    assert math.isnan(start)
+    assert math.isnan(end)
+
+
+def test_published_losses_give_the_published_perplexities_back():
+    table = results.reference("table1_sweep")
+    assert len(table) == 16
+    for perplexity in table["val_ppl"]:
+        assert round(math.exp(results.published_loss(perplexity)), 2) == pytest.approx(perplexity)
+
+
+def test_published_averages_are_means_of_the_published_accuracies():
+    complete = results.reference("table2_main").dropna()
+    assert len(complete) == 8
+    means = complete[list(results.ACCURACIES)].mean(axis=1)
+    assert (abs(means - complete["avg"]) <= 0.005 + 1e-9).all()

@@ -1,0 +1,98 @@
+"""Means, paired differences and intervals against scipy's own tests, closed forms and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tlm_repro.reporting import statistics
+from tlm_repro.reporting.results import Cosine, Measurement
+
+FIRST = [2.71, 2.69, 2.73, 2.70]
+SECOND = [2.74, 2.75, 2.75, 2.72]
+
+
+def seeds(values, stderr=0.004):
+    return {seed: Measurement(value, stderr) for seed, value in enumerate(values)}
+
+
+def test_mean_and_standard_error_over_seeds():
+    found = statistics.mean("val_loss", seeds(FIRST))
+    assert found.mean == pytest.approx(np.mean(FIRST))
+    assert found.stderr == pytest.approx(stats.sem(FIRST))
+    low, high = stats.t.interval(0.95, len(FIRST) - 1, np.mean(FIRST), stats.sem(FIRST))
+    assert found.half_width == pytest.approx((high - low) / 2)
+    assert (found.seeds, found.basis) == (4, "seeds")
+
+
+def test_paired_difference_is_scipys_paired_t_test():
+    found = statistics.difference("val_loss", seeds(FIRST), seeds(SECOND))
+    reference = stats.ttest_rel(FIRST, SECOND).confidence_interval(0.95)
+    assert found.mean - found.half_width == pytest.approx(reference.low)
+    assert found.mean + found.half_width == pytest.approx(reference.high)
+    assert found.sign == -1
+
+
+def test_pairing_uses_the_common_seeds_only():
+    found = statistics.difference("val_loss", {1: Measurement(2.0), 2: Measurement(9.0)}, {1: Measurement(1.5, 0.1)})
+    assert (found.mean, found.seeds) == (0.5, 1)
+    assert statistics.difference("val_loss", {1: Measurement(2.0)}, {2: Measurement(2.0)}) is None
+
+
+def test_one_seed_combines_the_evaluations_errors():
+    found = statistics.difference("val_loss", {0: Measurement(2.8, 0.003)}, {0: Measurement(2.7, 0.004)})
+    assert found.stderr == pytest.approx(0.005)
+    assert found.half_width == pytest.approx(1.959964 * 0.005)
+    assert "one run" in statistics.BASIS_TEXT[found.basis]
+    assert found.sign == 1
+
+
+def test_one_seed_without_error_decides_nothing():
+    found = statistics.difference("val_loss", {0: Measurement(9.0)}, {0: Measurement(2.7)})
+    assert (found.basis, found.sign) == ("unknown", 0)
+    assert math.isnan(found.half_width)
+
+
+@pytest.mark.parametrize(("other", "sign"), [(2.75, 1), (2.74, 0), (2.73, -1)])
+def test_rounding_keeps_order(other, sign):
+    first, second = ({0: Measurement(value, resolution=0.005)} for value in (other, 2.74))
+    assert statistics.difference("val_loss", first, second).sign == sign
+
+
+def test_perplexities_are_compared_as_logarithms_and_averaged_geometrically():
+    ratio = statistics.difference("wikitext_ppl", {0: Measurement(22.0, 0.22)}, {0: Measurement(20.0, 0.2)})
+    assert ratio.mean == pytest.approx(math.log(1.1))
+    assert ratio.stderr == pytest.approx(0.01 * math.sqrt(2))
+    value, _ = statistics.level("val_ppl", statistics.mean("val_ppl", seeds([4.0, 9.0])))
+    assert value == pytest.approx(6.0)
+
+
+def test_accuracies_are_in_percentage_points():
+    found = statistics.difference("piqa", {0: Measurement(0.70, 0.003)}, {0: Measurement(0.68, 0.004)})
+    assert (found.mean, found.stderr) == (pytest.approx(2.0), pytest.approx(0.5))
+
+
+def test_no_measurement_is_an_error():
+    with pytest.raises(ValueError, match="no measurement"):
+        statistics.mean("val_loss", {})
+
+
+def test_depth_correlation_against_scipy_and_simulation():
+    rng = np.random.default_rng(0)
+    depth = np.arange(1, 13)
+    profile = 0.01 * depth + rng.normal(0, 0.05, 12)
+    errors = np.full(12, 0.004)
+    r, stderr = statistics.depth_correlation(depth, profile, errors)
+    assert r == pytest.approx(stats.pearsonr(depth, profile).statistic)
+    drawn = [stats.pearsonr(depth, profile + rng.normal(0, errors)).statistic for _ in range(2000)]
+    assert stderr == pytest.approx(np.std(drawn), rel=0.08)
+
+
+def test_profile_correlation_drops_ends_and_missing_layers():
+    means = [5.0, 0.1, 0.2, None, 0.35, 0.3, -5.0]
+    profile = [None if mean is None else Cosine(mean=mean, stderr=0.01) for mean in means]
+    found = statistics.profile_correlation(profile, 0.9)
+    _, stderr = statistics.depth_correlation([1, 2, 4, 5], [0.1, 0.2, 0.35, 0.3], [0.01] * 4)
+    assert (found.mean, found.stderr) == (0.9, pytest.approx(stderr))
+    assert statistics.profile_correlation(profile, None) is None

@@ -1,0 +1,33 @@
+"""One attempt at a run in a process of its own, for tests that kill it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tlm_repro.data.shards import TokenData
+from tlm_repro.errors import TLMError
+from tlm_repro.spec import RunSpec
+from tlm_repro.training.trainer import TrainerOptions, pretrain
+
+
+def attempt(spec: str, manifest: str, place: str, options: dict[str, Any], environment: dict[str, str]) -> None:
+    """Trains `spec` into `place`/run, with `place`/checkpoints; ends with the error's exit code, its message in a file."""
+    os.environ.update(environment)
+    folder = Path(place)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = RunSpec.from_json(spec)
+    assert isinstance(run, RunSpec)
+    try:
+        summary = pretrain(
+            run,
+            TokenData.open(Path(manifest)),
+            folder=folder / "run",
+            checkpoints=folder / "checkpoints",
+            options=TrainerOptions(**options),
+        )
+    except TLMError as error:
+        (folder / f"error-{environment.get('RANK', 0)}.txt").write_text(str(error))
+        sys.exit(error.exit_code)
+    (folder / f"summary-{environment.get('RANK', 0)}.json").write_text(json.dumps(summary))

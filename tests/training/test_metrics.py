@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tlm_repro.training.metrics import TIMING, MetricsFile, Progress, read_rows
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(json.dumps({"step": step, "loss": 1 / step}) + "\n" for step in range(first, last + 1))
+
+
+def test_resuming_cuts_off_what_the_checkpoint_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(lines(1, 5))
+    file = MetricsFile(path, step=3)
+    file.append({"step": 4, "loss": 9.0})
+    file.close()
+    assert path.read_text() == lines(1, 3) + '{"step": 4, "loss": 9.0}\n'
+
+
+def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(lines(1, 3) + '{"step": 4, "lo')
+    MetricsFile(path, step=3).close()
+    assert path.read_text() == lines(1, 3)
+
+
+def test_a_start_from_the_beginning_empties_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(lines(1, 5))
+    MetricsFile(path, step=0).close()
+    assert read_rows(path) == []
+
+
+def test_missing_rows_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(lines(3, 4))
+    MetricsFile(path, step=4).close()
+    assert "rows for 2 of the 4 steps" in capsys.readouterr().err
+
+
+def test_a_log_file_gets_a_plain_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 4.0, 11.0, 12.0, 40.0])
+    monkeypatch.setattr("tlm_repro.training.metrics.time.monotonic", lambda: next(clock))
+    progress = Progress(step=10, steps=14, seconds=10, shown=True)
+    for step in range(11, 15):
+        progress.update({"step": step, "loss": 2.5, TIMING: 12345.6})
+    assert capsys.readouterr().err.splitlines() == [
+        # Two steps took 11 s, so the two that are left take as long.
+        "step 12/14, loss 2.5000 nats, 12,346 tokens/s, ETA 0:00:11",
+        "step 14/14, loss 2.5000 nats, 12,346 tokens/s, ETA 0:00:00",
+    ]
+
+
+def test_other_processes_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(step=0, steps=1, seconds=0, shown=False)
+    progress.update({"step": 1, "loss": 1.0, TIMING: 1.0})
+    progress.close()
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,179 @@
+"""The workflow's graph, by dry runs: what each target needs, what an edit changes, and what never triggers anything."""
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tlm_repro.config_loading import load
+from tlm_repro.grid import expand
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what the workflow reads, without results."""
+    for name in ("workflow", "config", "profiles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("Snakefile", "config.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "slurm").symlink_to("profiles/slurm")
+    return tmp_path
+
+
+def dry_run(folder: Path, *arguments: str, check: bool = True) -> str:
+    command = [sys.executable, "-m", "snakemake", "-n", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "HOME": str(folder)})
+    output = done.stdout + done.stderr
+    assert not check or done.returncode == 0, output
+    return output
+
+
+def jobs(output: str) -> dict[str, int]:
+    """Rule → number of jobs, from the table that a dry run prints."""
+    if "Nothing to be done" in output:
+        return {}
+    table = output.split("Job stats:", 1)[1].split("total", 1)[0]
+    return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, re.M)}
+
+
+def finish(folder: Path, config: str = "config.yaml") -> None:
+    """Every product of the expensive stages, as `dvc pull` would bring it: any time, no metadata of Snakemake's."""
+    grid = expand(load(folder / config))
+    paths = [f"results/data/{grid.data.name}/manifest.json"]
+    paths += [f"results/models/{run}/manifest.json" for run in grid.runs]
+    paths += [f"results/evaluations/{run}/{name}.json" for run, suites in grid.suites.items() for name in suites]
+    paths += [f"results/novelty/{name}.json" for name in grid.novelty]
+    clock = random.Random(0)
+    for name in paths:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+        moment = clock.randrange(1_000_000_000, 1_700_000_000)
+        os.utime(path, (moment, moment))
+
+
+def test_everything_is_in_the_default_graph(checkout: Path):
+    assert jobs(dry_run(checkout, "all")) == {
+        "tokenize": 1,
+        "pretrain": 27,
+        "evaluate": 35,
+        "measure_novelty": 9,
+        "table": 3,
+        "figure": 2,
+        "allocation_figure": 1,
+        "novelty_table": 1,
+        "novelty_figure": 1,
+        "claims": 1,
+        "html_report": 1,
+        "all": 1,
+    }
+
+
+def test_the_paper_s_graph_from_an_empty_home_by_the_bare_profile_name(checkout: Path):
+    counts = jobs(dry_run(checkout, "all", "--profile", "slurm", "--configfile", "config/paper.yaml"))
+    assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (27, 27 + 8, 8 + 4)
+
+
+TARGETS = {
+    "results/tables/sweep.csv": {"tokenize": 1, "pretrain": 16, "evaluate": 16, "table": 1},
+    "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "figure": 1},
+    "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "table": 1},
+    "results/figures/allocation.svg": {"allocation_figure": 1},
+    "data": {"tokenize": 1, "data": 1},
+    "models": {"tokenize": 1, "pretrain": 27, "models": 1},
+    "novelty": {
+        "tokenize": 1,
+        "pretrain": 8,
+        "measure_novelty": 9,
+        "novelty_table": 1,
+        "novelty_figure": 1,
+        "novelty": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_needs_just_its_own(checkout: Path, target: str):
+    assert jobs(dry_run(checkout, target)) == TARGETS[target]
+
+
+def test_finished_products_stay_finished_whatever_their_times(checkout: Path):
+    """After a fresh clone and a pull: no metadata, times in any order, sources touched."""
+    finish(checkout)
+    for path in checkout.rglob("*"):
+        if path.is_file() and "results" not in path.parts:
+            path.touch()
+    output = dry_run(checkout, "evaluations", "models", "data", *[str(p) for p in novelty_files(checkout)])
+    assert jobs(output) == {}
+    counts = jobs(dry_run(checkout, "all"))
+    assert "pretrain" not in counts
+    assert "evaluate" not in counts
+    assert counts["table"] == 3
+
+
+def novelty_files(folder: Path) -> list[Path]:
+    return sorted(path.relative_to(folder) for path in (folder / "results/novelty").iterdir())
+
+
+EDITS = [
+    (
+        "peak_learning_rate: 3.0e-3",
+        "peak_learning_rate: 1.0e-3",
+        {"pretrain": 27, "evaluate": 35, "measure_novelty": 8},
+    ),
+    ("validation: {tokens: 65_536}", "validation: {tokens: 32_768}", {"evaluate": 27}),
+    ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": 9}),
+    ("name: demo", "name: other", {}),
+    ("checkpoint_seconds: 30", "checkpoint_seconds: 60", {}),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), EDITS, ids=[after.strip() for _, after, _ in EDITS])
+def test_an_edit_schedules_exactly_what_it_changes(checkout: Path, before: str, after: str, expected: dict[str, int]):
+    finish(checkout)
+    path = checkout / "config.yaml"
+    text = path.read_text()
+    assert text.count(before) == 1
+    path.write_text(text.replace(before, after))
+    counts = jobs(dry_run(checkout, "all"))
+    assert {rule: counts[rule] for rule in ("pretrain", "evaluate", "measure_novelty") if rule in counts} == expected
+
+
+def test_a_dry_run_changes_no_file(checkout: Path):
+    finish(checkout)
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    dry_run(checkout, "all")
+    after = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    assert {path for path in after if path not in before and ".snakemake" not in path.parts} == set()
+    assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--config", "colour=red"), "config.yaml: colour: unknown key (its value is 'red')"),
+        (("--config", "seeds=[0,0]"), "config.yaml: seeds: [0, 0] names a seed twice"),
+        (("--configfile", "bad.yaml"), "bad.yaml: name: this key is missing"),
+    ],
+)
+def test_a_bad_configuration_stops_with_the_file_and_the_key(checkout: Path, arguments: tuple[str, ...], message: str):
+    (checkout / "bad.yaml").write_text("toy: true\n")
+    output = dry_run(checkout, "all", *arguments, check=False)
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_a_product_of_another_configuration_is_explained(checkout: Path):
+    output = dry_run(checkout, "results/models/transformer_1b_uniform_s0-00000000/manifest.json", check=False)
+    assert "this configuration has no run 'transformer_1b_uniform_s0-00000000'" in output
+
+
+def test_a_second_seed_doubles_the_runs(checkout: Path):
+    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 54
