@@ -14,6 +14,7 @@ import typer
 
 from tlm_repro import artifacts
 from tlm_repro.errors import ConfigError, TLMError
+from tlm_repro.reporting.commands import app as reporting_commands
 
 app = typer.Typer(
     name="tlm-repro",
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Reproduction of 'Tapered Language Models' (arXiv 2606.23670).",
 )
+app.add_typer(reporting_commands)
 
 SpecText = Annotated[
     str, typer.Option("--spec", help="What to do, as JSON: the workflow passes it, the log repeats it.")

@@ -46,7 +46,7 @@ def save(checkpoints: Checkpoints, step: int, state: State) -> Path:
 
 def tensors(state: State) -> list[torch.Tensor]:
     model, optimizer = state
-    moments = [value for parameter in model.parameters() for value in optimizer.state[parameter].values()]
+    moments = [optimizer.state[parameter][key] for parameter in model.parameters() for key in ("step", "exp_avg", "exp_avg_sq")]
     return [*model.state_dict().values(), *moments]
 
 

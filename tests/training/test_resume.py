@@ -33,7 +33,7 @@ def launch(periodic_data: TokenData) -> Iterator[Launch]:
 
         context = multiprocessing.get_context("forkserver")
         assert isinstance(context, ForkServerContext)
-        context.set_forkserver_preload(["attempt"])
+        context.set_forkserver_preload(["tlm_repro.training.trainer"])
 
         def start(spec: RunSpec, place: Path, environment: dict[str, str] | None = None, **options: Any) -> ForkServerProcess:
             manifest = str(periodic_data.manifest.folder / "manifest.json")

@@ -97,5 +97,13 @@ def all_views(wildcards):
     return json.dumps([GRID.view(experiment) for experiment in GRID.experiments])
 
 
+def toy_option(wildcards):
+    return "--toy" if GRID.config.toy else "--no-toy"
+
+
+def figure_options(wildcards):
+    return " ".join(f"--figure {path}" for path in FIGURES)
+
+
 def whole_config(wildcards):
     return GRID.config.model_dump_json()

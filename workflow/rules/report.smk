@@ -36,12 +36,10 @@ rule novelty_table:
         latex="results/tables/novelty.tex",
     log:
         "logs/tables/novelty.log",
-    params:
-        toy=GRID.config.toy,
     message:
         "Tabulating layer novelty"
     shell:
-        "tlm-repro novelty-table --toy {params.toy} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro novelty-table --out {output.csv:q} {input:q} > {log:q} 2>&1"
 
 
 rule figure:
@@ -103,11 +101,11 @@ rule novelty_figure:
     log:
         "logs/figures/novelty.log",
     params:
-        toy=GRID.config.toy,
+        toy=toy_option,
     message:
         "Drawing layer novelty"
     shell:
-        "tlm-repro novelty-figure --toy {params.toy} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro novelty-figure {params.toy} --out {output.svg:q} {input:q} > {log:q} 2>&1"
 
 
 rule claims:
@@ -133,17 +131,20 @@ rule html_report:
         figures=FIGURES,
         claims="results/claims.json",
         evaluations=ALL_EVALUATIONS,
+        novelty=NOVELTY_FILES,
     output:
         "results/report.html",
     log:
         "logs/report.log",
     params:
         config=whole_config,
+        views=all_views,
+        figures=figure_options,
     message:
         "Writing {output}"
     shell:
-        "tlm-repro report --config {params.config:q} --claims {input.claims:q}"
-        " --out {output:q} {input.tables:q} {input.figures:q} {input.evaluations:q} > {log:q} 2>&1"
+        "tlm-repro report --config {params.config:q} --views {params.views:q} {params.figures}"
+        " --out {output:q} {input.evaluations:q} {input.novelty:q} > {log:q} 2>&1"
 
 
 rule tables:

@@ -61,8 +61,8 @@ class Context:
 
 def rotate(heads: Tensor, rotary: Tensor) -> Tensor:
     """Turns each pair of channels of `heads` (B, T, H, E) by its position's rotation, in fp32 at least."""
-    pairs = heads if heads.dtype == torch.float64 else heads.float()
-    turned = torch.view_as_complex(pairs.unflatten(-1, (-1, 2))) * rotary
+    wide = heads.to(torch.promote_types(heads.dtype, torch.float32))
+    turned = torch.view_as_complex(wide.unflatten(-1, (-1, 2))) * rotary
     return torch.view_as_real(turned).flatten(-2).to(heads.dtype)
 
 

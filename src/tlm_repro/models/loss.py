@@ -18,8 +18,9 @@ def shifted(labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean loss in nats over the targets that aren't −100, in fp32. Logits (…, V), targets (…)."""
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED)
+    """Mean loss in nats over the targets that aren't −100, in fp32 at least. Logits (…, V), targets (…)."""
+    wide = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED)
 
 
 def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -45,7 +46,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
         kept = (targets != IGNORED)[:, None]
         targets = targets[:, None].clamp(min=0)
-        loss = hidden.new_zeros((), dtype=torch.float32)
+        wide = torch.promote_types(dtype, torch.float32)
+        loss = hidden.new_zeros((), dtype=wide)
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight)
         rows = slice_rows(len(weight), hidden.device.type)
@@ -54,7 +56,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
             pieces = zip(hidden.split(rows), targets.split(rows), kept.split(rows), hidden_gradient.split(rows), strict=True)
             for inputs, target, keep, gradient in pieces:
                 inputs = inputs.to(dtype)
-                nats, logit_gradient = _softmax_loss((inputs @ head.t()).float(), target)
+                nats, logit_gradient = _softmax_loss((inputs @ head.t()).to(wide), target)
                 loss += (nats * keep).sum()
                 logit_gradient = logit_gradient.to(dtype)
                 torch.mul(logit_gradient @ head, keep, out=gradient)

@@ -1,13 +1,13 @@
 """The paper's figures from our measurements: each function takes values and returns a matplotlib figure.
 
-Losses are in nats per token. The published 440M perplexities are exp(loss rounded to 0.01 nat), so it is losses that are
-compared, each with half its last digit as its error. Error bars of ours are one standard error: over seeds or, with one
-seed, over the evaluated tokens.
+Losses are in nats per token. The published 440M perplexities are exp(loss rounded to 0.01 nat), so it is losses that
+are compared, each with half its last digit as its error. Error bars of ours are one standard error: over seeds or, with
+one seed, over the evaluated tokens.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -31,16 +31,15 @@ from tlm_repro.reporting.style import (
 
 LOSS = "validation loss (nats/token)"
 PAPER = f"Paper, 440M Transformer\n(error: rounding, ±{LOSS_RESOLUTION} nat)"
+LABEL_COLOURS = {"uniform": NEUTRAL, "wider-early": PALETTE[0], "wider-middle": PALETTE[4], "wider-late": PALETTE[1]}
+LEVEL_COLOUR = "#b5b5b5"
 SCHEDULES = ("cosine", "linear", "sigmoid")
 RATIOS = ((1.25, 0.75), (1.375, 0.625), (1.5, 0.5), (1.625, 0.375), (1.75, 0.25))  # Table 1
 MAIN_RATIO = (1.5, 0.5)
-LABEL_COLOURS = {
-    "uniform": NEUTRAL,
-    "wider-early": PALETTE[0],
-    "wider-middle": PALETTE[4],
-    "wider-late": PALETTE[1],
-}
+APART = 0.012  # between lines, in units of the ratio: error bars at one ratio don't hide each other
 RHO = {"mlp": r"$\rho_{\mathrm{MLP}}$", "block": r"$\rho_{\mathrm{block}}$"}
+R_NOTE = "r: with depth, without the pale first and last layer"
+BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
 
 
 def motivation(table: pd.DataFrame) -> Figure:
@@ -48,9 +47,9 @@ def motivation(table: pd.DataFrame) -> Figure:
 
     `table` has the columns of `tables.motivation`. Small bars above the panels sketch the widths over depth.
     """
-    printed = published("figure2_motivation").assign(label=lambda rows: rows["allocation"])
+    printed = published("figure2_motivation").rename(columns={"allocation": "label"})
     ours = dict(zip(table["label"], table["allocation"], strict=True))
-    printed["allocation"] = printed["label"].map(ours).fillna(printed["allocation"])
+    printed["allocation"] = printed["label"].map(ours).fillna(printed["label"])
     panels = [*groups(table), (PAPER, printed)]
     with theme():
         figure = blank(4.4 * len(panels), 4.4, toy=bool(table["toy"].any()))
@@ -66,18 +65,11 @@ def motivation(table: pd.DataFrame) -> Figure:
 def losses(axes: Axes, rows: pd.DataFrame) -> None:
     """One point a label, with its value beside it."""
     digits = 2 if rows["val_loss_se"].eq(LOSS_RESOLUTION).all() else 3
-    for place, row in enumerate(rows.itertuples()):
-        colour = LABEL_COLOURS.get(row.label, PALETTE[place % len(PALETTE)])
-        error = known(row.val_loss_se)
-        axes.errorbar(place, row.val_loss, yerr=error, fmt="o", ms=7, capsize=4, color=colour)
-        axes.annotate(
-            f"{row.val_loss:.{digits}f}",
-            (place, row.val_loss),
-            xytext=(9, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8.5,
-        )
+    for place, row in enumerate(rows.to_dict("records")):
+        loss, error = row["val_loss"], known(row["val_loss_se"])
+        axes.errorbar(place, loss, yerr=error, fmt="o", ms=7, capsize=4, color=colour(row["label"], place))
+        beside: dict[str, Any] = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(f"{loss:.{digits}f}", (place, loss), fontsize=8.5, **beside)
     axes.set_xticks(range(len(rows)), [label.replace("-", "-\n", 1) for label in rows["label"]])
     axes.set_xlim(-0.5, len(rows) - 0.25)
     axes.set_ylabel(LOSS)
@@ -87,29 +79,34 @@ def losses(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def sketches(axes: Axes, rows: pd.DataFrame) -> None:
-    """The shape of each allocation: three bars for the early, middle and late layers, at their height over uniform's."""
-    for place, row in enumerate(rows.itertuples()):
-        colour = LABEL_COLOURS.get(row.label, PALETTE[place % len(PALETTE)])
-        heights = thirds(row.allocation)
+    """The shape of each allocation: bars for the early, middle and late layers, a line at uniform's width."""
+    for place, row in enumerate(rows.to_dict("records")):
+        heights = thirds(row["allocation"])
         if heights is not None:
-            axes.bar([place - 0.2, place, place + 0.2], heights, width=0.17, color=colour, linewidth=0)
-    axes.axhline(1, color="#b5b5b5", linewidth=0.7, zorder=0)
-    axes.set_ylim(0, 1.7)
+            middles = [place - 0.2, place, place + 0.2]
+            axes.bar(middles, heights, width=0.17, color=colour(row["label"], place), linewidth=0)
+    axes.axhline(1, color=LEVEL_COLOUR, linewidth=0.7, zorder=0)
+    axes.set_ylim(0, 1.8)
     axes.set_yticks([])
     axes.grid(visible=False)
     axes.tick_params(bottom=False, labelbottom=False)
     sns.despine(ax=axes, left=True, bottom=True)
 
 
+def colour(label: str, place: int) -> str:
+    return LABEL_COLOURS.get(label, PALETTE[place % len(PALETTE)])
+
+
 def thirds(allocation: str) -> list[float] | None:
-    """Mean width ÷ D of the early, middle and late third of the layers; None for a shape that its label doesn't tell."""
+    """Mean width ÷ D of the early, middle and late layers; None for a shape that its label doesn't tell."""
     schedule, start, end = shape(allocation)
+    if schedule == "uniform":
+        return [1.0, 1.0, 1.0]
     if schedule == "thirds":
         return [float(multiplier) for multiplier in allocation.split("-")[1:]]
     if math.isnan(start):
         return None
-    parameters = {} if schedule == "uniform" else {"start": start, "end": end}
-    widths = layer_widths(schedule, 30, 1280, **parameters)
+    widths = layer_widths(schedule, 30, 1280, start=start, end=end)
     return (np.reshape(widths, (3, 10)).mean(axis=1) / 1280).tolist()
 
 
@@ -125,36 +122,36 @@ def sweep(table: pd.DataFrame) -> Figure:
         for axes, (title, rows) in zip(grid, panels, strict=True):
             curves(axes, rows)
             axes.set_title(title)
-        handles = {
-            label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
+        shown = [axes.get_legend_handles_labels() for axes in grid]
+        entries = {label: handle for handles, labels in shown for handle, label in zip(handles, labels, strict=True)}
+        figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=len(entries))
     return figure
 
 
 def curves(axes: Axes, rows: pd.DataFrame) -> None:
-    """Lines over the ratio of the first layer; a schedule with other parameters gets a line of its own."""
-    ends = rows["start"].map("{:g}".format) + "-" + rows["end"].map("{:g}".format)
-    tapers = rows[rows["start"].notna() & (rows["schedule"] != "uniform")]
-    extra = [
-        allocation.replace(f"{schedule}-", "", 1).removeprefix(end).lstrip("-")
-        for allocation, schedule, end in zip(tapers["allocation"], tapers["schedule"], ends[tapers.index], strict=True)
-    ]
-    names = [f"{schedule} {more}".strip() for schedule, more in zip(tapers["schedule"], extra, strict=True)]
-    for index, (name, line) in enumerate(tapers.assign(name=names).sort_values("start").groupby("name")):
-        error = np.nan_to_num(line["val_loss_se"].to_numpy(dtype=float))
-        style = {"color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)]}
-        axes.errorbar(line["start"], line["val_loss"], yerr=error, capsize=3, label=name, **style)
-    for row in rows[rows["schedule"] == "uniform"].itertuples():
-        axes.axhline(row.val_loss, color=NEUTRAL, linestyle="--", label="uniform")
-        error = known(row.val_loss_se)
-        if error is not None:
-            axes.axhspan(row.val_loss - error, row.val_loss + error, color=NEUTRAL, alpha=0.15, linewidth=0)
-    ratios = tapers.drop_duplicates("start").sort_values("start")
-    axes.set_xticks(ratios["start"], [f"{row.start:g}/\n{row.end:g}" for row in ratios.itertuples()])
+    """Lines over the first layer's ratio, set apart a little; a schedule with other parameters has a line of its own."""
+    tapers = rows[rows["start"].notna() & (rows["schedule"] != "uniform")].sort_values("start")
+    names = [line_name(allocation) for allocation in tapers["allocation"]]
+    for place, (name, line) in enumerate(tapers.assign(name=names).groupby("name")):
+        starts, error = line["start"] + APART * (place - 1), line["val_loss_se"].fillna(0)
+        look: dict[str, Any] = {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)]}
+        axes.errorbar(starts, line["val_loss"], yerr=error, capsize=3, elinewidth=1, label=str(name), **look)
+    for row in rows[rows["schedule"] == "uniform"].to_dict("records"):
+        loss, error = row["val_loss"], known(row["val_loss_se"]) or 0.0
+        axes.axhline(loss, color=NEUTRAL, linestyle="--", label="uniform")
+        axes.axhspan(loss - error, loss + error, color=NEUTRAL, alpha=0.15, linewidth=0)
+    ratios = tapers.drop_duplicates("start").to_dict("records")
+    ticks = [row["start"] for row in ratios]
+    axes.set_xticks(ticks, [f"{row['start']:g}/\n{row['end']:g}" for row in ratios])
     axes.set_xlabel("width of the first / last layer (÷ D)")
     axes.set_ylabel(LOSS)
     perplexity_axis(axes)
+
+
+def line_name(allocation: str) -> str:
+    """The schedule of an allocation, with its parameters other than the two ends: `sigmoid`, `sigmoid k8`."""
+    schedule, _, _, *others = allocation.split("-")
+    return " ".join([schedule, *others])
 
 
 def allocation(layers: int, width: int, widths: Mapping[str, Sequence[int]] | None = None) -> Figure:
@@ -163,48 +160,50 @@ def allocation(layers: int, width: int, widths: Mapping[str, Sequence[int]] | No
     Args:
         layers: L.
         width: D, which every layer of the uniform model has.
-        widths: allocation label → widths of the runs, where there are any. Labels of Figure 3 that it lacks are computed.
+        widths: allocation label → widths of the runs, where there are any; what Figure 3 lacks is computed.
     """
     trained = dict(widths or {})
 
     def line(schedule: str, start: float, end: float) -> Sequence[int]:
-        label = f"{schedule}-{start}-{end}"
-        return trained.pop(label, None) or layer_widths(schedule, layers, width, start=start, end=end)
+        found = trained.get(f"{schedule}-{start}-{end}")
+        return layer_widths(schedule, layers, width, start=start, end=end) if found is None else found
 
-    uniform = trained.pop("uniform", None) or layer_widths("uniform", layers, width)
-    cosines = {f"{start:g}/{end:g}": line("cosine", start, end) for start, end in RATIOS}
-    main = f"{MAIN_RATIO[0]:g}/{MAIN_RATIO[1]:g}"
-    shapes = {name: cosines[main] if name == "cosine" else line(name, *MAIN_RATIO) for name in SCHEDULES}
-    others = {label: sizes for label, sizes in trained.items() if shape(label)[0] not in SCHEDULES}
-    panels = {f"Schedules at {main}": shapes, "Cosine at five ratios (first/last ÷ D)": cosines}
+    at_main, mean = f"{MAIN_RATIO[0]:g}/{MAIN_RATIO[1]:g}", [width] * layers
+    panels = {
+        f"Schedules at {at_main}": {name: line(name, *MAIN_RATIO) for name in SCHEDULES},
+        "Cosine at five ratios": {f"{start:g}/{end:g}": line("cosine", start, end) for start, end in RATIOS},
+    }
+    others = {label: sizes for label, sizes in trained.items() if shape(label)[0] not in ("uniform", *SCHEDULES)}
     if others:
-        panels["Other allocations of this configuration"] = others
+        panels["Other allocations here"] = others
     with theme():
-        figure = blank(4.3 * len(panels), 4.2)
-        figure.suptitle(f"L = {layers} layers, D = {width:,}: every line has the mean D", fontsize=10.5)
+        figure = blank(4.3 * len(panels), 4.8)
+        figure.suptitle(f"{layers} layers, D = {width:,}; every line has the mean D", fontsize=10.5)
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, (title, lines) in zip(grid, panels.items(), strict=True):
-            staircase(axes, {"uniform": uniform, **lines}, width)
+            by_layer(axes, {"uniform": mean, **lines}, drawstyle="steps-mid" if lines is others else "default")
             axes.set_title(title)
-        grid[0].set_ylabel("MLP width $d_{\\mathrm{ff}}$ (hidden units)")
-        grid[-1].secondary_yaxis("right", functions=(lambda y: y / width, lambda y: y * width)).set_ylabel("÷ D")
+        grid[0].set_ylabel(r"MLP width $d_{\mathrm{ff}}$ (hidden units)")
+        grid[0].set_ylim(0, 1.05 * max(max(sizes) for lines in panels.values() for sizes in lines.values()))
+        ratio = grid[-1].secondary_yaxis("right", functions=(lambda y: y / width, lambda y: y * width))
+        ratio.set_ylabel("width ÷ D")
     return figure
 
 
-def staircase(axes: Axes, lines: Mapping[str, Sequence[int]], width: int) -> None:
+def by_layer(
+    axes: Axes, lines: Mapping[str, Sequence[int]], *, drawstyle: Literal["default", "steps-mid"] = "default"
+) -> None:
     """One line an allocation over the layer index, uniform dashed and grey."""
-    for index, (label, sizes) in enumerate(lines.items()):
-        style: dict[str, Any] = {"color": NEUTRAL, "linestyle": "--"}
+    for place, (label, sizes) in enumerate(lines.items(), start=-1):
+        look: dict[str, Any] = {"color": NEUTRAL, "linestyle": "--"}
         if label != "uniform":
-            place = index - 1
-            style = {"color": PALETTE[place % len(PALETTE)], "linestyle": LINES[place // len(PALETTE) % len(LINES)]}
-            style["marker"] = MARKERS[place % len(MARKERS)]
-        axes.plot(range(len(sizes)), sizes, markersize=3.5, label=label, **style)
+            look = {"color": PALETTE[place % len(PALETTE)], "linestyle": LINES[place // len(PALETTE) % len(LINES)]}
+            look["marker"] = MARKERS[place % len(MARKERS)]
+        axes.plot(range(len(sizes)), sizes, markersize=3.5, drawstyle=drawstyle, label=label, **look)
     axes.set_xlabel("layer")
-    axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(loc="best" if len(lines) < 6 else "lower left", fontsize=8)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8.5)
 
 
 def novelty(measurements: Sequence[Novelty], *, toy: bool) -> Figure:
@@ -213,47 +212,48 @@ def novelty(measurements: Sequence[Novelty], *, toy: bool) -> Figure:
     Runs that differ in their seed alone are averaged. The first and the last layer, which r leaves out, are pale. `toy`
     says that our runs are at toy scale; pretrained models never are.
     """
-    rows = {
+    kinds = {
         "Pretrained models": [item for item in measurements if item.model.run is None],
-        "Our runs": [item for item in measurements if item.model.run is not None],
+        "Our runs, toy scale" if toy else "Our runs": [item for item in measurements if item.model.run is not None],
     }
-    drawn = {title: profiles(items) for title, items in rows.items() if items}
+    drawn = {title: profiles(items) for title, items in kinds.items() if items}
     with theme():
-        figure = blank(11, 3.6 * len(drawn) + 0.4, toy=toy and bool(rows["Our runs"]))
-        grid = figure.subplots(len(drawn), 2, squeeze=False, sharex=True)
-        for pair, (title, table) in zip(grid, drawn.items(), strict=True):
+        runs = any(item.model.run for item in measurements)
+        figure = blank(11, 3.6 * max(1, len(drawn)) + 0.4, toy=toy and runs)
+        grid = figure.subplots(max(1, len(drawn)), 2, squeeze=False, sharex=True)
+        for pair, (title, table) in zip(grid, drawn.items(), strict=False):
             for axes, kind in zip(pair, RHO, strict=True):
-                depths(axes, table[table["kind"] == kind])
+                by_depth(axes, table[table["kind"] == kind])
                 axes.set_title(f"{title}: {RHO[kind]}")
                 axes.set_ylabel(f"{RHO[kind]}, mean cosine")
-            handles, labels = pair[0].get_legend_handles_labels()
-            pair[1].legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, labelspacing=0.9)
+            legend = pair[1].legend(*pair[0].get_legend_handles_labels(), title=R_NOTE, handlelength=3, **BESIDE)
+            legend.get_title().set_fontsize(8)
         for axes in grid[-1]:
             axes.set_xlabel("relative depth $l/(L-1)$")
     return figure
 
 
 def profiles(measurements: Sequence[Novelty]) -> pd.DataFrame:
-    """One row a model, kind and layer: name, group, variant, kind, depth, mean, stderr, legend."""
-    groups: dict[tuple[str, str, str], list[Novelty]] = {}
+    """One row a model, kind and layer: group, variant, legend, kind, depth, mean, stderr."""
+    models: dict[tuple[str, str, str], list[Novelty]] = {}
     for item in measurements:
         run = item.model.run
         key = (run.architecture, run.scale, run.allocation) if run else (item.model.name, "", "")
-        groups.setdefault(key, []).append(item)
+        models.setdefault(key, []).append(item)
     rows: list[dict[str, Any]] = []
-    for (group, scale, variant), items in groups.items():
+    for (group, scale, variant), items in models.items():
         name = f"{architecture_title(group)} {scale}, {variant}" if scale else group
         seeds = f" ({len(items)} seeds)" if len(items) > 1 else ""
-        legend = f"{name}{seeds}\n{correlations(items)}"
+        same = {"group": f"{group} {scale}", "variant": variant, "legend": f"{name}{seeds}\n{correlations(items)}"}
         for kind in RHO:
             for layer, (mean, stderr) in enumerate(averages(items, kind)):
-                rows.append({"group": f"{group} {scale}", "variant": variant, "legend": legend, "kind": kind})
-                rows[-1] |= {"depth": layer / max(1, items[0].model.layers - 1), "mean": mean, "stderr": stderr}
+                depth = layer / max(1, items[0].model.layers - 1)
+                rows.append({**same, "kind": kind, "depth": depth, "mean": mean, "stderr": stderr})
     return pd.DataFrame(rows)
 
 
 def averages(items: Sequence[Novelty], kind: str) -> Iterator[tuple[float, float]]:
-    """(mean, standard error) a layer: over seeds, or of the one model over its tokens. NaN where a layer has no MLP."""
+    """(mean, standard error) a layer: over seeds, or of the one model over its tokens. NaN where it has no MLP."""
     for layer in zip(*(getattr(item, kind) for item in items), strict=True):
         found = [cosine for cosine in layer if cosine is not None]
         if not found:
@@ -270,40 +270,43 @@ def correlations(items: Sequence[Novelty]) -> str:
     parts = []
     for kind, symbol in RHO.items():
         found = [r for item in items if (r := getattr(item.correlation, kind).r) is not None]
-        value = f"{sum(found) / len(found):+.2f}".replace("-", "−") if found else "none"
+        value = f"{np.mean(found):+.2f}".replace("-", "−") if found else "undefined"
         parts.append(f"r({symbol}) = {value}")
     return ", ".join(parts)
 
 
-def depths(axes: Axes, table: pd.DataFrame) -> None:
-    """Lines over depth: a colour a model size, a line style an allocation."""
-    groups, variants = list(dict.fromkeys(table["group"])), list(dict.fromkeys(table["variant"]))
-    axes.axhline(0, color="#b5b5b5", linewidth=0.8, zorder=0)
+def by_depth(axes: Axes, table: pd.DataFrame) -> None:
+    """Lines over depth: a colour an architecture and scale, a line style an allocation."""
+    models, variants = list(dict.fromkeys(table["group"])), list(dict.fromkeys(table["variant"]))
+    axes.axhline(0, color=LEVEL_COLOUR, linewidth=0.8, zorder=0)
     for legend, line in table.groupby("legend", sort=False):
-        group, variant = groups.index(line["group"].iloc[0]), variants.index(line["variant"].iloc[0])
-        style = {"color": PALETTE[group % len(PALETTE)], "marker": MARKERS[group % len(MARKERS)], "markersize": 3.5}
+        model, variant = models.index(line["group"].iloc[0]), variants.index(line["variant"].iloc[0])
+        look: dict[str, Any] = {"color": PALETTE[model % len(PALETTE)], "linestyle": LINES[variant % len(LINES)]}
+        look |= {"marker": MARKERS[model % len(MARKERS)], "markersize": 3.5}
         inner, error = line.iloc[1:-1], line["stderr"].fillna(0)
-        axes.plot(line["depth"], line["mean"], linestyle=LINES[variant % len(LINES)], alpha=0.3, **style)
-        axes.plot(inner["depth"], inner["mean"], linestyle=LINES[variant % len(LINES)], label=legend, **style)
+        axes.plot(line["depth"], line["mean"], alpha=0.3, **look)
+        axes.plot(inner["depth"], inner["mean"], label=str(legend), **look)
         low, high = line["mean"] - error, line["mean"] + error
-        axes.fill_between(line["depth"], low, high, color=style["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(line["depth"], low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def groups(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """(title, rows) for each architecture and scale, in order."""
     found = []
-    for (architecture, scale), rows in table.groupby(["architecture", "scale"], sort=False):
-        seeds = int(rows["seeds"].min())
-        basis = f"{seeds} seeds" if seeds > 1 else "1 seed, error over tokens"
-        found.append((f"Ours, {scale} {architecture_title(str(architecture))}\n({basis})", rows))
+    for key, rows in table.groupby(["architecture", "scale"], sort=False):
+        architecture, scale = map(str, key)
+        seeds = f"{rows['seeds'].min()} seeds" if (rows["seeds"] > 1).all() else "1 seed"
+        basis = f"{seeds}, error over tokens" if (rows["basis"] == "evaluation").any() else seeds
+        found.append((f"Ours, {scale} {architecture_title(architecture)}\n({basis})", rows))
     return found
 
 
-def published(name: str) -> pd.DataFrame:
+def published(name: Literal["table1_sweep", "figure2_motivation"]) -> pd.DataFrame:
     """The paper's table with its losses in the columns of ours."""
-    table = reference(name)  # type: ignore[arg-type]
-    table["val_loss"] = [published_loss(perplexity) for perplexity in table["val_ppl"]]
-    return table.assign(val_loss_se=LOSS_RESOLUTION)
+    table = reference(name)
+    return table.assign(
+        val_loss=[published_loss(perplexity) for perplexity in table["val_ppl"]], val_loss_se=LOSS_RESOLUTION
+    )
 
 
 def known(error: float) -> float | None:

@@ -124,6 +124,7 @@ class Cell(Part):
     run: str
     width: int | None
     layers: int | None
+    published_scale: str | None = None  # whose published values stand beside it, where that isn't `scale`
 
 
 Cells = dict[int, Cell]  # seed → cell
@@ -183,7 +184,7 @@ class Results:
                 raise ArtifactError(
                     f"run {cell.run} has no {suite} evaluation, which experiment '{view.experiment}' needs for "
                     f"cell '{cell.label}' ({cell.architecture}, {cell.scale}, seed {cell.seed}); make it with "
-                    f"`snakemake evaluate` (results/evaluations/{cell.run}/) or fetch it with `dvc pull evaluate`"
+                    f"`snakemake evaluations` (results/evaluations/{cell.run}/) or fetch it with `dvc pull evaluate`"
                 )
 
 

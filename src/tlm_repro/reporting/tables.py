@@ -127,7 +127,8 @@ def main(results: Results, view: View) -> pd.DataFrame:
     rows = []
     for (architecture, scale), labels in view.groups().items():
         order = sorted(labels, key=lambda label: label != "uniform")
-        printed = {label: printed_row(architecture, scale, label) for label in order}
+        printed_scale = next(iter(labels[order[0]].values())).published_scale or scale
+        printed = {label: printed_row(architecture, printed_scale, label) for label in order}
         for label in order:
             found = {metric: found_level(results, labels[label], metric) for metric in MAIN_METRICS}
             rows.append(main_row("level", label, labels[label], found, printed[label], view))

@@ -1,0 +1,185 @@
+"""The commands that turn result files into tables, figures, claims and the report."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from tlm_repro.artifacts import read_json, write_text
+from tlm_repro.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tlm_repro.reporting.results import Novelty, Results, View
+
+app = typer.Typer()
+
+Out = Annotated[Path, typer.Option("--out", help="File to write; others of the same name go beside it.")]
+ViewText = Annotated[str, typer.Option("--view", help="The experiment and its cells, as JSON.")]
+Files = Annotated[list[Path], typer.Argument(help="Evaluation and novelty files.")]
+Toy = Annotated[bool, typer.Option("--toy/--no-toy", help="Whether our runs are at toy scale.")]
+
+FIGURE_CAPTIONS = {
+    "motivation": "Figure 2: validation loss by where the width lies, at one budget.",
+    "sweep": "Table 1 as curves: validation loss against the width ratio of each schedule.",
+    "allocation": "Figure 3: MLP width of each layer; every allocation spends exactly the same budget.",
+    "novelty": "Figure 4: cosine similarity of what a layer adds with what it received, over depth.",
+}
+
+
+@app.command()
+def table(view: ViewText, out: Out, files: Files) -> None:
+    """Writes an experiment's table as CSV, Markdown and LaTeX."""
+    from tlm_repro.reporting import formats
+
+    experiment = _view(view)
+    formats.write(experiment.experiment, _frame(experiment, _results(files)), out.parent)
+
+
+@app.command()
+def novelty_table(out: Out, files: Files) -> None:
+    """Writes Figure 4's numbers as CSV, Markdown and LaTeX."""
+    from tlm_repro.reporting import formats, tables
+
+    formats.write("novelty", tables.novelty(_novelty(files)), out.parent)
+
+
+@app.command()
+def figure(view: ViewText, out: Out, files: Files) -> None:
+    """Draws an experiment's figure as PNG, PDF and SVG."""
+    from tlm_repro.reporting import figures, style
+
+    experiment = _view(view)
+    draw = {"motivation": figures.motivation, "sweep": figures.sweep}[experiment.experiment]
+    style.save(draw(_frame(experiment, _results(files))), out.with_suffix(""))
+
+
+@app.command()
+def novelty_figure(toy: Toy, out: Out, files: Files) -> None:
+    """Draws Figure 4."""
+    from tlm_repro.reporting import figures, style
+
+    style.save(figures.novelty(_novelty(files), toy=toy), out.with_suffix(""))
+
+
+@app.command()
+def allocation_figure(
+    view: Annotated[str, typer.Option("--view", help="Layers, width and the widths of the runs, as JSON.")],
+    out: Out,
+) -> None:
+    """Draws Figure 3."""
+    from tlm_repro.reporting import figures, style
+
+    shapes = json.loads(view)
+    style.save(figures.allocation(shapes["layers"], shapes["width"], shapes["widths"]), out.with_suffix(""))
+
+
+@app.command()
+def claims(
+    files: Annotated[list[Path] | None, typer.Argument(help="Evaluation and novelty files.")] = None,
+    views: Annotated[str, typer.Option(help="All experiments, as a JSON list.")] = "[]",
+    out: Annotated[Path | None, typer.Option("--out", help="claims.json; claims.md goes beside it.")] = None,
+    published: Annotated[bool, typer.Option("--published", help="Judge the paper's own tables instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON where no file is written.")] = False,
+) -> None:
+    """Judges the paper's ten claims."""
+    from tlm_repro.reporting import claims as ledger
+
+    experiments = [_view(json.dumps(item)) for item in json.loads(views)]
+    config, toy = (experiments[0].config, experiments[0].toy) if experiments else ("published", False)
+    if published:
+        judged = ledger.published()
+    elif experiments:
+        judged = ledger.judge(_results(files or []), experiments, _novelty(files or []))
+    else:
+        raise ConfigError("nothing to judge: pass --views and result files, or --published")
+    if out is not None:
+        ledger.write(judged, out.parent, config=config, toy=toy)
+    elif as_json:
+        typer.echo(json.dumps(ledger.document(judged, config=config, toy=toy), indent=2, ensure_ascii=False))
+    else:
+        typer.echo(ledger.markdown(judged, config=config, toy=toy))
+
+
+@app.command()
+def report(
+    views: Annotated[str, typer.Option(help="All experiments, as a JSON list.")],
+    config: Annotated[str, typer.Option(help="The whole configuration, as JSON.")],
+    figures: Annotated[list[Path], typer.Option("--figure", help="An SVG file; once for each.")],
+    out: Out,
+    files: Files,
+) -> None:
+    """Writes the report: one page that opens without a network."""
+    from tlm_repro.reporting import claims as ledger
+    from tlm_repro.reporting import formats, tables
+    from tlm_repro.reporting import report as page
+
+    settings = json.loads(config)
+    experiments = [_view(json.dumps(item)) for item in json.loads(views)]
+    results, measured = _results(files), _novelty(files)
+    frames: dict[str, pd.DataFrame] = {view.experiment: _frame(view, results) for view in experiments}
+    if measured:
+        frames["novelty"] = tables.novelty(measured)
+    text = page.render(
+        title="Tapered Language Models, reproduced",
+        config=settings["name"],
+        toy=settings["toy"],
+        claims=ledger.judge(results, experiments, measured),
+        figures=[page.Figure.read(path, FIGURE_CAPTIONS.get(path.stem, path.stem)) for path in figures],
+        tables=[formats.SHEETS[name](name, frame) for name, frame in frames.items()],
+        configuration=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100),
+        environment=_environment(files),
+        links=_links(frames, figures, out.parent),
+    )
+    write_text(out, text)
+
+
+def _view(text: str) -> "View":
+    from tlm_repro.reporting.results import View
+
+    return View.model_validate_json(text)
+
+
+def _of_kind(files: Sequence[Path], kind: str) -> list[Path]:
+    return [path for path in files if read_json(path).get("kind") == kind]
+
+
+def _results(files: Sequence[Path]) -> "Results":
+    from tlm_repro.reporting import results
+
+    return results.load(_of_kind(files, "evaluation"))
+
+
+def _novelty(files: Sequence[Path]) -> "list[Novelty]":
+    from tlm_repro.reporting import results
+
+    return results.load_novelty(_of_kind(files, "novelty"))
+
+
+def _frame(view: "View", results: "Results") -> "pd.DataFrame":
+    from tlm_repro.reporting import tables
+
+    make = {"motivation": tables.motivation, "sweep": tables.sweep, "main": tables.main}[view.experiment]
+    return make(results, view)
+
+
+def _environment(files: Sequence[Path]) -> dict[str, str]:
+    """Component → every version and device that had a part in the results."""
+    found: dict[str, set[str]] = {}
+    for path in files:
+        content: dict[str, Any] = read_json(path)
+        for name, value in {**content["versions"], "device": content["device"]}.items():
+            found.setdefault(name, set()).add(value)
+    return {name: ", ".join(sorted(values)) for name, values in found.items()}
+
+
+def _links(frames: dict[str, Any], figures: Sequence[Path], folder: Path) -> dict[str, str]:
+    links = {f"table {name}, {kind}": f"tables/{name}.{kind}" for name in frames for kind in ("csv", "md", "tex")}
+    for path in figures:
+        stem = path.with_suffix("").relative_to(folder)
+        links |= {f"figure {path.stem}, {kind}": f"{stem}.{kind}" for kind in ("png", "pdf", "svg")}
+    return links | {"claims, json": "claims.json", "claims, md": "claims.md"}
