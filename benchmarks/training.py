@@ -1,7 +1,7 @@
 """Speed of a training step (forward, backward, AdamW), beside Hugging Face's Llama of equal size and shape.
 
-The contenders take turns in one process, so that a slow spell of a shared machine falls on all of them. Each round times
-a few steps of each; what is compared is the median over rounds, ratios within a round. Run:
+The contenders take turns in one process, so that a slow spell of a shared machine falls on all of them. Each round
+times a few steps of each; what is compared is the median over rounds, ratios within a round. Run:
 
     python benchmarks/training.py --threads 2 --rounds 20
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 
@@ -26,7 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=128, help="model width")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--intermediate", type=int, default=384, help="mean MLP width, a multiple of 32")
+    parser.add_argument("--intermediate", type=int, default=384, help="mean MLP width, a multiple of 128")
     parser.add_argument("--sequence", type=int, default=256, help="tokens in a sequence")
     parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
     parser.add_argument("--architecture", default="transformer")
@@ -34,16 +35,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=1, help="steps of each contender in a round")
     parser.add_argument("--device", default="cpu")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error(f"--rounds {options.rounds}: quartiles need 2 or more")
+    return options
 
 
-def tapered(mean: int, layers: int) -> list[int]:
-    """Widths falling linearly from 1.5 to 0.5 times the mean in steps of 16, their mean kept exactly."""
-    half = [mean + round(mean * (0.5 - layer / (layers - 1)) / 16) * 16 for layer in range(layers // 2)]
-    return [*half, *([mean] if layers % 2 else []), *(2 * mean - width for width in reversed(half))]
-
-
-def decoder(options: argparse.Namespace, widths: list[int]) -> torch.nn.Module:
+def decoder(options: argparse.Namespace, widths: tuple[int, ...]) -> torch.nn.Module:
     return TLMForCausalLM(
         TLMConfig(
             architecture=options.architecture,
@@ -51,7 +49,7 @@ def decoder(options: argparse.Namespace, widths: list[int]) -> torch.nn.Module:
             hidden_size=options.width,
             num_hidden_layers=options.layers,
             num_attention_heads=options.heads,
-            intermediate_sizes=widths,
+            intermediate_sizes=list(widths),
             max_position_embeddings=options.sequence,
         )
     )
@@ -114,8 +112,8 @@ def main() -> None:
     torch.manual_seed(0)
     models = {
         "llama": llama(options),
-        "uniform": decoder(options, [options.intermediate] * options.layers),
-        "tapered": decoder(options, tapered(options.intermediate, options.layers)),
+        "uniform": decoder(options, layer_widths("uniform", options.layers, options.intermediate)),
+        "tapered": decoder(options, layer_widths("cosine", options.layers, options.intermediate)),
     }
     sizes = {name: sum(weight.numel() for weight in model.parameters()) for name, model in models.items()}
     seconds = measure({name: training_step(model, options) for name, model in models.items()}, options)

@@ -23,6 +23,7 @@ from tlm_repro import pretrained
 from tlm_repro.artifacts import read_manifest, versions
 from tlm_repro.data.corpora import Document, documents
 from tlm_repro.data.shards import TokenData
+from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.residual import Block, blocks, body, entering, first_tensor
 from tlm_repro.spec import HeldOut, NoveltySpec
@@ -59,7 +60,7 @@ class Novelty:
 
 
 def measurement(
-    spec: NoveltySpec, *, run: Path | None = None, data: Path | None = None, device: str = "cpu"
+    spec: NoveltySpec, *, run: Path | None = None, data: Path | None = None, device: str | None = None
 ) -> dict[str, Any]:
     """The contents of a novelty file.
 
@@ -67,7 +68,7 @@ def measurement(
         spec: names the external model, if it is one, and the text.
         run: otherwise, the manifest of the run whose model is measured.
         data: the manifest of the data set whose held-out documents are the text, if `spec.text` asks for them.
-        device: of the model, as PyTorch names it.
+        device: as PyTorch names it; None: the first GPU if there is one, else the CPU.
 
     Raises:
         ConfigError: the model or the held-out text isn't given.
@@ -77,6 +78,7 @@ def measurement(
     """
     start = time.perf_counter()
     labels = None
+    device = device or default_device()
     if spec.external is not None:
         name = spec.external.name
         model, tokenizer = pretrained.external(spec.external, device=device)
@@ -100,7 +102,7 @@ def measurement(
         **asdict(result),
         "correlation": {"block": asdict(correlation(result.block)), "mlp": asdict(correlation(result.mlp))},
         "versions": versions(),
-        "device": device,
+        "device": device_name(device),
         "wall_time_s": round(time.perf_counter() - start, 3),
     }
 

@@ -13,7 +13,7 @@ from tlm_repro.training.trainer import TrainerOptions, pretrain
 
 
 def attempt(spec: str, manifest: str, place: str, options: dict[str, Any], environment: dict[str, str]) -> None:
-    """Trains `spec` into `place`/run, with `place`/checkpoints; ends with the error's exit code, its message in a file."""
+    """Trains `spec` into `place`/run, state in `place`/checkpoints; an error ends in its exit code."""
     os.environ.update(environment)
     folder = Path(place)
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,9 @@ def save(checkpoints: Checkpoints, step: int, state: State) -> Path:
 
 def tensors(state: State) -> list[torch.Tensor]:
     model, optimizer = state
-    moments = [optimizer.state[parameter][key] for parameter in model.parameters() for key in ("step", "exp_avg", "exp_avg_sq")]
+    moments = [
+        optimizer.state[parameter][key] for parameter in model.parameters() for key in ("step", "exp_avg", "exp_avg_sq")
+    ]
     return [*model.state_dict().values(), *moments]
 
 
@@ -145,7 +147,7 @@ def test_when_all_are_damaged_it_says_so(tmp_path: Path) -> None:
     assert checkpoints.latest() is None
     for step in (3, 4):
         (save(checkpoints, step, trained(1)) / "state.json").write_text("{")
-    with pytest.raises(CheckpointError, match="none of the 2 checkpoints .* is usable: restore one, or delete"):
+    with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints .* is usable: restore one, or delete"):
         checkpoints.latest()
 
 
@@ -164,13 +166,13 @@ def test_another_shape_is_refused(tmp_path: Path) -> None:
         found.restore(*trained(1, width=4))
 
 
-def test_a_write_that_fails_half_way_leaves_the_one_before(
-    tmp_path: Path, small_files: Callable[[int], None]
-) -> None:
+def test_a_write_that_fails_half_way_leaves_the_one_before(tmp_path: Path, small_files: Callable[[int], None]) -> None:
     checkpoints, large = Checkpoints(tmp_path, "run-a"), trained(1, width=256)
     save(checkpoints, 3, large)
     small_files(100_000)  # the weights take 264 kB
-    with pytest.raises(CheckpointError, match="step-00000004 could not be written .*File too large.*step-00000003 is intact"):
+    with pytest.raises(
+        CheckpointError, match=r"step-00000004 could not be written .*File too large.*step-00000003 is intact"
+    ):
         save(checkpoints, 4, large)
     assert names(tmp_path) == ["step-00000003"]
     found = checkpoints.latest()
@@ -183,6 +185,6 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(CheckpointError, match="No space left on device.*make room .* no earlier one exists"):
+    with pytest.raises(CheckpointError, match=r"No space left on device.*make room .* no earlier one exists"):
         save(Checkpoints(tmp_path, "run-a"), 4, trained(1))
     assert names(tmp_path) == []

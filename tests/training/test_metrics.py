@@ -55,6 +55,16 @@ def test_a_log_file_gets_a_plain_line_now_and_then(
     ]
 
 
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress = Progress(step=1, steps=2, seconds=0, shown=True)
+    progress.update({"step": 2, "loss": 2.5, TIMING: 12345.6})
+    progress.close()
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert "2/2" in last
+    assert "loss 2.5000 nats, 12,346 tokens/s" in last
+
+
 def test_other_processes_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(step=0, steps=1, seconds=0, shown=False)
     progress.update({"step": 1, "loss": 1.0, TIMING: 1.0})

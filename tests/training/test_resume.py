@@ -35,7 +35,9 @@ def launch(periodic_data: TokenData) -> Iterator[Launch]:
         assert isinstance(context, ForkServerContext)
         context.set_forkserver_preload(["tlm_repro.training.trainer"])
 
-        def start(spec: RunSpec, place: Path, environment: dict[str, str] | None = None, **options: Any) -> ForkServerProcess:
+        def start(
+            spec: RunSpec, place: Path, environment: dict[str, str] | None = None, **options: Any
+        ) -> ForkServerProcess:
             manifest = str(periodic_data.manifest.folder / "manifest.json")
             arguments = (spec.to_json(), manifest, str(place), options, environment or {})
             process = context.Process(target=attempt.attempt, args=arguments, daemon=True)
@@ -55,7 +57,9 @@ def steps_seen(place: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def stop_at(process: ForkServerProcess, place: Path, step: int, number: signal.Signals, wait: float = 0.0) -> int | None:
+def stop_at(
+    process: ForkServerProcess, place: Path, step: int, number: signal.Signals, wait: float = 0.0
+) -> int | None:
     """Sends `number` some time after `step` was taken."""
     while steps_seen(place) < step:
         assert process.is_alive(), f"ended before step {step}"

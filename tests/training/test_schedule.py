@@ -14,7 +14,9 @@ def test_warms_up_linearly_then_follows_half_a_cosine() -> None:
 
 
 def test_ends_exactly_at_the_final_ratio() -> None:
-    assert learning_rate(1000, steps=1000, warmup_steps=10, peak=4e-4, final_ratio=0.1) == pytest.approx(4e-5, rel=1e-12)
+    assert learning_rate(1000, steps=1000, warmup_steps=10, peak=4e-4, final_ratio=0.1) == pytest.approx(
+        4e-5, rel=1e-12
+    )
     assert learning_rate(1000, steps=1000, warmup_steps=0, peak=4e-4, final_ratio=0.0) == 0.0
 
 

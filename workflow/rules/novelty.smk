@@ -8,6 +8,7 @@ rule measure_novelty:
         "logs/novelty/{measurement}.log",
     benchmark:
         "logs/novelty/{measurement}.tsv"
+    priority: 10
     threads: 1
     params:
         spec=novelty_spec,

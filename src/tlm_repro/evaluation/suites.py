@@ -53,10 +53,9 @@ def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device
         ArtifactError: a manifest or a file isn't what it should be.
         EvaluationError: the data set is another one than the run's, or the suite can't be run.
     """
-    import torch
-
     from tlm_repro import pretrained
     from tlm_repro.data.shards import TokenData
+    from tlm_repro.devices import default_device, device_name
 
     start = time.perf_counter()
     manifest, tokens = read_manifest(model, kind="model"), TokenData.open(data)
@@ -65,7 +64,7 @@ def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device
         raise EvaluationError(
             f"the run {manifest.id} was trained on {run.data.name}, {data} is {tokens.manifest.id}: pass that one"
         )
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or default_device()
     decoder, tokenizer = pretrained.run(manifest, device=device)
     suite = spec.canonical()["suite"]
     metrics, details = SUITES[suite].scores(decoder, tokenizer, tokens, spec, batch_size)
@@ -79,7 +78,7 @@ def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device
         "metrics": {name: asdict(metric) for name, metric in metrics.items()},
         "details": details,
         "versions": versions(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "device": device_name(device),
         "wall_time_s": round(time.perf_counter() - start, 3),
     }
 

@@ -2,7 +2,7 @@
 
 
 def register() -> None:
-    """Makes `AutoConfig`, `AutoModel` and `AutoModelForCausalLM` know model type "tlm". Calling it again changes nothing."""
+    """Makes the Auto classes of transformers know model type "tlm". Calling it again changes nothing."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     from tlm_repro.models.configuration import TLMConfig

@@ -14,7 +14,7 @@ from tlm_repro.spec import ModelSpec
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Trainable parameters. `mixer` and `mlp` have one entry a layer; `head` is 0 where it shares the embedding's weights."""
+    """Trainable parameters. `mixer` and `mlp` have one entry a layer; `head` is 0 where it is tied to the embedding."""
 
     embedding: int
     mixer: tuple[int, ...]

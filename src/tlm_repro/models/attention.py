@@ -10,7 +10,7 @@ from tlm_repro.models.layers import Context, ResidualProjection, rotate
 
 
 def causal_mask(time: int, past: int, padding: Tensor | None, device: torch.device) -> Tensor | None:
-    """Which of `past + time` keys each of the last `time` queries may see, or None where plain causal attention is right.
+    """Which of `past + time` keys each of the last `time` queries may see; None where plain causal attention is right.
 
     Args:
         time, past: how many tokens come now and how many the cache holds.

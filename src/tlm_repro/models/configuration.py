@@ -11,10 +11,11 @@ from tlm_repro.spec import ModelSpec, Spec
 
 
 class TLMConfig(PretrainedConfig):
-    """Shape and options of a decoder. `intermediate_sizes` holds one MLP width a layer; 0 leaves that layer without an MLP.
+    """Shape and options of a decoder.
 
-    `max_position_embeddings` is the sequence length of training: nothing stops a longer input. `mixer` holds the
-    options of the architecture. Raises ConfigError for values that don't fit together.
+    `intermediate_sizes` holds one MLP width a layer; 0 leaves that layer without an MLP. `max_position_embeddings` is
+    the sequence length of training: nothing stops a longer input. `mixer` holds the options of the architecture.
+    Raises ConfigError for values that don't fit together.
     """
 
     model_type = "tlm"
@@ -85,11 +86,12 @@ class TLMConfig(PretrainedConfig):
         width, heads, sizes = self.hidden_size, self.num_attention_heads, self.intermediate_sizes
         if len(sizes) != self.num_hidden_layers:
             raise ConfigError(
-                f"{len(sizes)} MLP widths for {self.num_hidden_layers} layers: give intermediate_sizes one width a layer"
+                f"{len(sizes)} MLP widths for {self.num_hidden_layers} layers: "
+                "give intermediate_sizes one width a layer"
             )
         if any(size < 0 for size in sizes):
             raise ConfigError(f"an MLP width of {min(sizes)}: widths are 0 (no MLP) or more")
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ConfigError(f"model width {width} isn't a multiple of {heads} heads: change one of the two")
         if self.head_dim % 2:
             raise ConfigError(

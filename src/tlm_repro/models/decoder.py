@@ -26,7 +26,7 @@ from tlm_repro.models.loss import cross_entropy, head_cross_entropy, shifted
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """One block of paper Section 2: z = h + Mixer(norm(h)), h' = z + MLP(norm(z)); width 0 leaves the second half out."""
+    """z = h + Mixer(norm(h)), h' = z + MLP(norm(z)), paper Section 2; a width of 0 leaves out the second half."""
 
     def __init__(self, config: TLMConfig, index: int) -> None:
         super().__init__()
@@ -57,7 +57,10 @@ class TLMPreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": DecoderLayer}  # noqa: RUF012 - the base class's form
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Normal of deviation `initializer_range`; where a residual branch ends, divided by √(2L), as in GPT-2."""
+        """Normal with deviation `initializer_range`, divided by √(2L) where a residual branch ends.
+
+        The paper doesn't say how it initialises: this is GPT-2's way. [ours]
+        """
         if isinstance(module, ResidualProjection):
             deviation = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
             init.normal_(module.weight, mean=0.0, std=deviation)
@@ -156,19 +159,21 @@ class TLMForCausalLM(TLMPreTrainedModel, GenerationMixin):
             cache: keys and values of earlier tokens; `use_cache=True` starts one. Without it nothing is cached.
             labels: (B, T), shifted here: position t is scored against label t + 1; −100 is left out.
             shift_labels: (B, T), the same, already shifted: position t is scored against label t.
-            logits_to_keep: only the last so many positions (0: all), or the positions in a tensor.
+            logits_to_keep: only the last so many positions (0: all), or those a tensor names; labels follow.
+
+        In training mode a call with labels leaves `logits` None: the loss is taken slice by slice.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, **kwargs)
-        hidden = outputs.last_hidden_state
-        if isinstance(logits_to_keep, Tensor):
-            hidden = hidden[:, logits_to_keep]
-        elif logits_to_keep:
-            hidden = hidden[:, -logits_to_keep:]
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)
+        hidden = outputs.last_hidden_state[:, kept]
         targets = shifted(labels) if shift_labels is None and labels is not None else shift_labels
+        targets = None if targets is None else targets[:, kept]
         loss = logits = None
         if targets is not None and self.training and torch.is_grad_enabled():
             loss = head_cross_entropy(hidden, self.lm_head.weight, targets)
         else:
             logits = self.lm_head(hidden)
             loss = cross_entropy(logits, targets) if targets is not None else None
-        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=outputs.cache, hidden_states=outputs.hidden_states)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, cache=outputs.cache, hidden_states=outputs.hidden_states
+        )

@@ -27,11 +27,12 @@ def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tenso
     """`cross_entropy(hidden @ weightᵀ, targets)`, with both gradients taken while a slice of the logits is at hand.
 
     Hidden (…, D), weight (V, D), targets (…). The matrix products are the same; logits, log-probabilities and their
-    gradient, each N·V, are never written out. Here this takes 0.45 times the time of the plain way for 4,096 tokens,
-    D 128 and V 4,096.
+    gradient, each N·V, are never written out. For 4,096 tokens, D 128 and V 4,096 this took 0.45 times as long as
+    the plain way on one CPU core.
     """
     device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if autocast else hidden.dtype
     return _HeadCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), dtype)
 
 
@@ -51,19 +52,18 @@ class _HeadCrossEntropy(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight)
         rows = slice_rows(len(weight), hidden.device.type)
-        with torch.autocast(hidden.device.type, enabled=False):
-            head = weight.to(dtype)
-            pieces = zip(hidden.split(rows), targets.split(rows), kept.split(rows), hidden_gradient.split(rows), strict=True)
-            for inputs, target, keep, gradient in pieces:
-                inputs = inputs.to(dtype)
-                nats, logit_gradient = _softmax_loss((inputs @ head.t()).to(wide), target)
-                loss += (nats * keep).sum()
-                logit_gradient = logit_gradient.to(dtype)
-                torch.mul(logit_gradient @ head, keep, out=gradient)
-                if weight.dtype == dtype:
-                    weight_gradient.addmm_(logit_gradient.t(), inputs * keep)
-                else:
-                    weight_gradient += logit_gradient.t() @ (inputs * keep)
+        head = weight.to(dtype)
+        slices = zip(*(each.split(rows) for each in (hidden, targets, kept, hidden_gradient)), strict=True)
+        for inputs, target, keep, gradient in slices:
+            narrow = inputs.to(dtype)
+            nats, logit_gradient = _softmax_loss((narrow @ head.t()).to(wide), target)
+            loss += (nats * keep).sum()
+            logit_gradient = logit_gradient.to(dtype)
+            torch.mul(logit_gradient @ head, keep, out=gradient)
+            if weight.dtype == dtype:
+                torch.addmm(weight_gradient, logit_gradient.t(), narrow * keep, out=weight_gradient)
+            else:
+                weight_gradient += logit_gradient.t() @ (narrow * keep)
         count = kept.sum()
         ctx.save_for_backward(hidden_gradient.div_(count), weight_gradient.div_(count))
         return loss / count

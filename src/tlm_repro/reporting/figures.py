@@ -129,7 +129,7 @@ def sweep(table: pd.DataFrame) -> Figure:
 
 
 def curves(axes: Axes, rows: pd.DataFrame) -> None:
-    """Lines over the first layer's ratio, set apart a little; a schedule with other parameters has a line of its own."""
+    """Lines over the first layer's ratio, set apart a little; a schedule with other parameters has its own line."""
     tapers = rows[rows["start"].notna() & (rows["schedule"] != "uniform")].sort_values("start")
     names = [line_name(allocation) for allocation in tapers["allocation"]]
     for place, (name, line) in enumerate(tapers.assign(name=names).groupby("name")):
@@ -137,9 +137,9 @@ def curves(axes: Axes, rows: pd.DataFrame) -> None:
         look: dict[str, Any] = {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)]}
         axes.errorbar(starts, line["val_loss"], yerr=error, capsize=3, elinewidth=1, label=str(name), **look)
     for row in rows[rows["schedule"] == "uniform"].to_dict("records"):
-        loss, error = row["val_loss"], known(row["val_loss_se"]) or 0.0
+        loss, spread = row["val_loss"], known(row["val_loss_se"]) or 0.0
         axes.axhline(loss, color=NEUTRAL, linestyle="--", label="uniform")
-        axes.axhspan(loss - error, loss + error, color=NEUTRAL, alpha=0.15, linewidth=0)
+        axes.axhspan(loss - spread, loss + spread, color=NEUTRAL, alpha=0.15, linewidth=0)
     ratios = tapers.drop_duplicates("start").to_dict("records")
     ticks = [row["start"] for row in ratios]
     axes.set_xticks(ticks, [f"{row['start']:g}/\n{row['end']:g}" for row in ratios])

@@ -86,11 +86,11 @@ def perplexity_axis(axes: Axes) -> None:
     second.grid(visible=False)
 
 
-def exponential(loss: np.ndarray) -> np.ndarray:
+def exponential(loss: Any) -> Any:
     return np.exp(np.clip(loss, -50, 50))  # matplotlib also asks far outside the axis
 
 
-def logarithm(perplexity: np.ndarray) -> np.ndarray:
+def logarithm(perplexity: Any) -> Any:
     return np.log(np.clip(perplexity, 1e-20, None))
 
 

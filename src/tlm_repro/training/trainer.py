@@ -94,8 +94,8 @@ def prepared_accelerator(precision: str) -> Accelerator:
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
         raise ConfigError(
-            f"{launched} processes were launched (WORLD_SIZE), accelerate joined {accelerator.num_processes}: launch with "
-            "torchrun, or unset WORLD_SIZE to run one process"
+            f"{launched} processes were launched (WORLD_SIZE), accelerate joined {accelerator.num_processes}: launch "
+            "with torchrun, or unset WORLD_SIZE to run one process"
         )
     return accelerator
 
@@ -261,10 +261,7 @@ class Trainer:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.clip_norm)
         loss_value, norm_value = accelerator.reduce(total, "mean").item(), float(norm)
         if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-            raise DivergenceError(
-                f"step {self.step + 1}: the loss is {loss_value}, the gradient's norm {norm_value}; the last good "
-                f"checkpoint is {self.checkpoints.last_saved()}: lower peak_learning_rate or lengthen the warm-up"
-            )
+            raise self.diverged(f"step {self.step + 1}: the loss is {loss_value}, the gradient's norm {norm_value}")
         rate = learning_rate(
             self.step + 1,
             steps=training.steps,
@@ -279,8 +276,20 @@ class Trainer:
         self.step += 1
         return Update(loss=loss_value, grad_norm=norm_value, learning_rate=rate)
 
+    def check_weights(self) -> None:
+        """Raises DivergenceError if a finite gradient has still led to weights that aren't."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+            raise self.diverged(f"step {self.step}: weights are not finite")
+
+    def diverged(self, seen: str) -> DivergenceError:
+        return DivergenceError(
+            f"{seen}; the last good checkpoint is {self.checkpoints.last_saved()}: lower peak_learning_rate or "
+            "lengthen the warm-up"
+        )
+
     def validate(self) -> float | None:
         """Loss on the held-out split at the precision of training, in the main process alone: the others' is None."""
+        self.check_weights()
         if not self.accelerator.is_main_process:
             return None
         length = self.spec.training.sequence_length
@@ -300,6 +309,7 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint from the main process, with the random generators of all."""
+        self.check_weights()
         generators = gather_object([random_state()])
         self.seconds += time.monotonic() - self._saved
         if self.accelerator.is_main_process:
@@ -310,7 +320,7 @@ class Trainer:
     def write_product(self, folder: Path) -> dict[str, Any]:
         """Called in the main process, when all steps are taken."""
         device = self.accelerator.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        name = device_name(device)
         summary = product.write(
             self.spec, self.data, self.model, folder, self.checkpoints, device=name, seconds=self.seconds
         )

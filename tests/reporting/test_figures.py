@@ -1,0 +1,228 @@
+"""Figures show the numbers given, say what is toy scale, keep labels apart and are the same bytes each time."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+
+from tlm_repro.reporting import figures, style, tables
+from tlm_repro.reporting.results import Novelty, View, frames
+
+THIRDS = {
+    "uniform": ("uniform", 4.21),
+    "wider-early": ("thirds-1.5-1.0-0.5", 4.19),
+    "wider-middle": ("thirds-0.75-1.5-0.75", 4.22),
+    "wider-late": ("thirds-0.5-1.0-1.5", 4.30),
+}
+SWEEP = {
+    "uniform": ("uniform", 4.2),
+    "cosine-1.5-0.5": ("cosine-1.5-0.5", 4.1),
+    "cosine-1.25-0.75": ("cosine-1.25-0.75", 4.15),
+    "sigmoid-1.5-0.5-k8": ("sigmoid-1.5-0.5-k8", 4.3),
+}
+
+
+def table(experiment: str, losses: dict[str, tuple[str, float]], *, toy: bool = True, seeds: int = 1) -> pd.DataFrame:
+    """What `tables` makes of runs with these losses; seed s adds s/100 nats."""
+    cells, rows = [], []
+    for (label, (allocation, loss)), seed in itertools.product(losses.items(), range(seeds)):
+        labels = {"architecture": "gated_attention", "scale": "440m", "allocation": allocation, "seed": seed}
+        cells.append({**labels, "label": label, "run": f"{allocation}-{seed}", "width": 256, "layers": 6})
+        measured = {"metric": "val_loss", "value": loss + seed / 100, "stderr": 0.02, "items": 9}
+        rows.append({**labels, **measured, "run": f"{allocation}-{seed}", "suite": "validation"})
+    view = View.model_validate({"experiment": experiment, "toy": toy, "config": "demo", "cells": cells})
+    return getattr(tables, experiment)(frames(rows, []), view)
+
+
+def measured(name: str, block: Sequence[float], mlp: Sequence[float | None], run: dict | None = None) -> Novelty:
+    def entries(values: Sequence[float | None]) -> list:
+        return [None if value is None else {"mean": value, "stderr": 0.01} for value in values]
+
+    return Novelty.model_validate(
+        {
+            "schema": 1,
+            "kind": "novelty",
+            "model": {"name": name, "run": run, "layers": len(block), "parameters": 1},
+            "tokens": 64,
+            "block": entries(block),
+            "mlp": entries(mlp),
+            "correlation": {"block": {"r": 0.25, "layers": 2}, "mlp": {"r": None, "layers": 2}},
+        }
+    )
+
+
+def run_labels(seed: int, allocation: str = "uniform") -> dict:
+    return {"id": str(seed), "architecture": "transformer", "scale": "tiny", "allocation": allocation, "seed": seed}
+
+
+PRETRAINED = measured("GPT-2", [0.1, 0.2, 0.3, 0.4], [0.0, 0.1, -0.1, 0.2])
+RUNS = [
+    measured("run-0", [0.1, 0.2, 0.3, 0.4], [0.0, None, 0.1, 0.2], run_labels(0)),
+    measured("run-1", [0.3, 0.2, 0.5, 0.4], [0.0, None, 0.3, 0.2], run_labels(1)),
+    measured("run-2", [0.0, 0.0, 0.1, 0.1], [0.0, 0.0, 0.0, 0.0], run_labels(0, "cosine-1.5-0.5")),
+]
+DRAWN = {
+    "motivation": lambda: figures.motivation(table("motivation", THIRDS)),
+    "motivation of three seeds": lambda: figures.motivation(table("motivation", THIRDS, seeds=3)),
+    "sweep": lambda: figures.sweep(table("sweep", SWEEP)),
+    "allocation": lambda: figures.allocation(24, 3840, {"thirds-1.5-1.0-0.5": [5760] * 8 + [3840] * 8 + [1920] * 8}),
+    "allocation of few layers": lambda: figures.allocation(6, 256),
+    "novelty": lambda: figures.novelty([PRETRAINED, *RUNS], toy=True),
+}
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.findobj(match=lambda artist: hasattr(artist, "get_text")))
+
+
+def points(axes: Axes) -> list[tuple[str, list[float], list[float], list[float]]]:
+    """(label, x, y, half length of the error bar) of every series with error bars."""
+    found = []
+    for series in axes.containers:
+        if isinstance(series, ErrorbarContainer):
+            bars = [segment[1][1] - segment[0][1] for segment in series[2][0].get_segments()] if series[2] else []
+            data = series[0]
+            x, y = list(data.get_xdata()), list(data.get_ydata())
+            found.append((series.get_label(), x, y, [bar / 2 for bar in bars]))
+    return found
+
+
+def test_motivation_shows_ours_and_the_papers_losses() -> None:
+    figure = figures.motivation(table("motivation", THIRDS))
+    sketch, _, ours, paper = figure.axes[:4]
+    assert [y for _, _, (y,), _ in points(ours)] == pytest.approx([4.21, 4.19, 4.22, 4.30])
+    assert [error for *_, (error,) in points(ours)] == pytest.approx([0.02] * 4)
+    printed = [16.28, 15.96, 16.61, 17.29]
+    assert [y for _, _, (y,), _ in points(paper)] == pytest.approx([round(math.log(value), 2) for value in printed])
+    heights = [bar.get_height() for bar in sketch.patches]
+    assert heights == pytest.approx([1, 1, 1, 1.5, 1, 0.5, 0.75, 1.5, 0.75, 0.5, 1, 1.5])
+    assert "Ours, 440m Gated Attention\n(1 seed, error over tokens)" in texts(figure)
+
+
+def test_motivation_over_seeds_has_their_mean_and_standard_error() -> None:
+    ours = figures.motivation(table("motivation", THIRDS, seeds=3)).axes[2]
+    _, _, (first,), (error,) = points(ours)[0]
+    assert first == pytest.approx(4.21 + 0.01)
+    assert error == pytest.approx(np.std([0.00, 0.01, 0.02], ddof=1) / math.sqrt(3))
+
+
+def test_the_right_axis_reads_losses_as_perplexities() -> None:
+    figure = figures.motivation(table("motivation", THIRDS))
+    figure.canvas.draw()
+    ours = figure.axes[2]
+    low, high = ours.child_axes[0].get_ylim()
+    assert (math.log(low), math.log(high)) == pytest.approx(ours.get_ylim())
+
+
+def test_sweep_has_a_line_for_each_schedule_and_a_level_for_uniform() -> None:
+    ours, paper = figures.sweep(table("sweep", SWEEP)).axes[:2]
+    series = {label: (x, y) for label, x, y, _ in points(ours)}
+    assert series["cosine"][1] == pytest.approx([4.15, 4.1])
+    assert series["cosine"][0] == pytest.approx([1.25, 1.5], abs=0.02)
+    assert series["sigmoid k8"][1] == pytest.approx([4.3])
+    level = next(line for line in ours.lines if line.get_label() == "uniform")
+    assert list(level.get_ydata()) == pytest.approx([4.2, 4.2])
+    printed = {label: y for label, _, y, _ in points(paper)}
+    cosines = [15.18, 14.59, 14.44, 14.59, 15.49]  # Table 1
+    assert printed["cosine"] == pytest.approx(np.log(cosines), abs=0.005)
+    assert list(printed) == ["cosine", "linear", "sigmoid"]
+
+
+def test_allocation_lines_keep_the_budget_and_the_runs_widths() -> None:
+    trained = [400, 368, 336, 304, 272, 240]
+    figure = figures.allocation(6, 256, {"cosine-1.5-0.5": trained, "crown": [128, 256, 384, 384, 256, 128]})
+    schedules, ratios, others = figure.axes[:3]
+    lines = {line.get_label(): list(line.get_ydata()) for line in schedules.lines}
+    assert lines["cosine"] == trained
+    assert sum(lines["linear"]) == sum(lines["sigmoid"]) == sum(lines["uniform"]) == 6 * 256
+    assert [line.get_ydata()[0] for line in ratios.lines][1:3] == [320, 352]  # 1.25 and 1.375 times 256
+    assert [line.get_label() for line in others.lines] == ["uniform", "crown"]
+    for axes in figure.axes[:3]:
+        assert axes.get_ylim()[1] > max(max(line.get_ydata()) for line in axes.lines)
+
+
+def test_novelty_keeps_pretrained_models_and_runs_apart() -> None:
+    figure = figures.novelty([PRETRAINED, *RUNS], toy=True)
+    pretrained_mlp, pretrained_block, run_mlp, run_block = figure.axes
+    whole = {axes: [line for line in axes.lines if line.get_alpha() == 0.3] for axes in figure.axes}
+    assert list(whole[pretrained_mlp][0].get_ydata()) == [0.0, 0.1, -0.1, 0.2]
+    assert list(whole[pretrained_block][0].get_xdata()) == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert len(whole[run_block]) == 2  # two allocations; seeds are averaged
+    assert list(whole[run_block][0].get_ydata()) == pytest.approx([0.2, 0.2, 0.4, 0.4])
+    assert np.isnan(whole[run_mlp][0].get_ydata()[1])
+    text = texts(figure)
+    assert "GPT-2\nr($\\rho_{\\mathrm{MLP}}$) = undefined, r($\\rho_{\\mathrm{block}}$) = +0.25" in text
+    assert "Transformer tiny, uniform (2 seeds)" in text
+
+
+def test_only_toy_results_are_stamped() -> None:
+    for toy in (True, False):
+        stamped = [
+            figures.motivation(table("motivation", THIRDS, toy=toy)),
+            figures.sweep(table("sweep", SWEEP, toy=toy)),
+            figures.novelty([PRETRAINED, *RUNS], toy=toy),
+        ]
+        assert [style.TOY_STAMP in texts(figure) for figure in stamped] == [toy] * 3
+    assert style.TOY_STAMP not in texts(figures.novelty([PRETRAINED], toy=True))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_label_overlaps_another(name: str) -> None:
+    figure = DRAWN[name]()
+    with style.theme():
+        figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    labels = []
+    for axes in [*figure.axes, *itertools.chain(*(parent.child_axes for parent in figure.axes))]:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            labels += [label for tick in ticks for label in (tick.label1, tick.label2)]
+            labels.append(axis.label)
+        labels += [axes.title, *axes.texts, *(axes.get_legend().get_texts() if axes.get_legend() else [])]
+    labels += [text for legend in figure.legends for text in legend.get_texts()]
+    drawn = [label for label in labels if label.get_visible() and label.get_text()]
+    boxes = [(label.get_text(), label.get_window_extent(renderer)) for label in drawn]
+    page = figure.bbox
+    for text, box in boxes:
+        assert page.contains(*box.min), f"{text!r} is cut off"
+        assert page.contains(*box.max), f"{text!r} is cut off"
+    for (first, box), (second, other) in itertools.combinations(boxes, 2):
+        assert not box.overlaps(other), f"{first!r} overlaps {second!r}"
+
+
+def test_equal_data_give_equal_bytes(tmp_path: Path) -> None:
+    first, second = (style.save(DRAWN["sweep"](), tmp_path / folder / "1.3b") for folder in ("a", "b"))
+    assert [path.name for path in first] == ["1.3b.png", "1.3b.pdf", "1.3b.svg"]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    heads = [path.read_bytes()[:5] for path in first[:2]]
+    assert heads == [b"\x89PNG\r", b"%PDF-"]
+    assert ElementTree.parse(first[2]).getroot().tag.endswith("svg")
+    assert sorted((tmp_path / "a").iterdir()) == sorted(first)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = figures.allocation(6, 256)
+    (tmp_path / "allocation.png").write_text("old")
+    monkeypatch.setattr(figure, "savefig", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        style.save(figure, tmp_path / "allocation")
+    assert [path.name for path in tmp_path.iterdir()] == ["allocation.png"]
+    assert (tmp_path / "allocation.png").read_text() == "old"
+
+
+def test_drawing_changes_no_global_setting() -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    figures.allocation(6, 256)
+    assert dict(mpl.rcParams) == before

@@ -1,0 +1,82 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tlm_repro.allocation.widths import layer_widths
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tlm_repro", *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def test_widths_as_json():
+    done = run(
+        "widths",
+        "--layers",
+        "24",
+        "--width",
+        "3712",
+        "--schedule",
+        "cosine",
+        "--start",
+        "1.5",
+        "--end",
+        "0.5",
+        "--json",
+    )
+    printed = json.loads(done.stdout)
+    assert printed["widths"] == list(layer_widths("cosine", 24, 3712, start=1.5, end=0.5))
+    assert (printed["widths"][0], printed["widths"][-1], sum(printed["widths"])) == (5568, 1856, 24 * 3712)
+
+
+def test_widths_as_text_counts_the_parameters_moved():
+    done = run(
+        "widths",
+        "--layers",
+        "3",
+        "--width",
+        "64",
+        "--schedule",
+        "thirds",
+        "--multipliers",
+        "1.5,1.0,0.5",
+        "--model-width",
+        "10",
+    )
+    assert done.returncode == 0
+    assert "sum 192" in done.stdout
+    assert "960 parameters" in done.stdout  # 32 units of width move; 3·d parameters a unit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("widths", "--layers", "4", "--width", "100", "--schedule", "linear"), "multiple of 16"),
+        (("widths", "--layers", "4", "--width", "64", "--schedule", "cosin"), "cosine"),
+        (("widths", "--layers", "3", "--width", "64", "--schedule", "thirds", "--multipliers", "a"), "--multipliers a"),
+        (("tokenize", "--spec", "{}", "--out", "x/manifest.json"), "--spec: corpus"),
+        (("evaluate", "--spec", "{}", "--model", "m", "--data", "d", "--out", "x"), "--spec: a JSON object"),
+        (("claims",), "nothing to judge"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, tmp_path: Path):
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("tlm-repro: error: ")
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_published_tables_support_the_paper_s_claims():
+    judged = json.loads(run("claims", "--published", "--json").stdout)["claims"]
+    verdicts = {claim["number"]: claim["outcome"] for claim in judged}
+    assert verdicts == {**dict.fromkeys(range(1, 8), "reproduced"), 8: "not run", 9: "not run", 10: "not run"}
+
+
+def test_help_imports_no_torch():
+    code = "import sys, tlm_repro.cli; print([m for m in ('torch', 'pandas', 'transformers') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
