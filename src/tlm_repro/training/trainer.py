@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tlm_repro.artifacts import exclusive
 from tlm_repro.data.batches import Batches
 from tlm_repro.data.shards import TokenData
+from tlm_repro.devices import device_name
 from tlm_repro.errors import ConfigError, DataError, DivergenceError, InterruptedRun
 from tlm_repro.evaluation.validation import validation_loss
 from tlm_repro.models.configuration import TLMConfig
