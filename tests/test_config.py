@@ -105,7 +105,11 @@ BAD = [
         2000,
         r"batch_tokens: 2000 is no multiple of .*128 × processes 1 = 128: take 2048",
     ),
-    ("scales/440m-toy/hardware", {"processes": 3}, r"batch_tokens: 1024 is no multiple of .*processes 3 = 384: take 1152"),
+    (
+        "scales/440m-toy/hardware",
+        {"processes": 3},
+        r"batch_tokens: 1024 is no multiple of .*processes 3 = 384: take 1152",
+    ),
     ("scales/440m-toy/hardware", {"micro_batch_sequences": 5}, r"micro_batch_sequences: 5 doesn't divide the 8"),
     ("scales/440m-toy/tokens", 500, r"tokens: 500 is less than half a batch of 1024"),
     (
