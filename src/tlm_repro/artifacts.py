@@ -179,7 +179,7 @@ def write_manifest(
     device: str,
     wall_time_s: float,
 ) -> Path:
-    """Writes `folder/manifest.json`, the last act of a stage. `files` lie under `folder`; `summary` is small results."""
+    """Writes `folder/manifest.json`, the last act of a stage. `files` lie under `folder`; `summary`: small results."""
     entries = {
         str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256_file(path)}
         for path in sorted(files)

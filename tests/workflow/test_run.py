@@ -27,7 +27,6 @@ def small_config() -> dict[str, Any]:
     for name in ("440m-toy", "760m-toy"):
         config["scales"][name] |= {"layers": 6, "model_width": 32, "heads": 2, "tokens": 10_240, "batch_tokens": 512}
         config["scales"][name]["mlp_width"] = {"transformer": 128}
-    del config["scales"]["1.3b-toy"]
     config["architectures"] = {"transformer": {}}
     config["trainer"] = {"checkpoint_seconds": 1, "validations": 2, "validation_tokens": 1024}
     experiments = config["experiments"]
