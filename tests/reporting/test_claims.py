@@ -218,13 +218,17 @@ def test_novelty_claim(found, expected):
     assert claim.evidence
 
 
-def test_novelty_of_own_runs_is_no_evidence_but_an_outside_model_is_even_in_a_toy_configuration():
+def test_novelty_is_judged_on_the_paper_s_models_alone_and_then_even_in_a_toy_configuration():
     run = {"id": "r", "architecture": "transformer", "scale": "toy", "allocation": "uniform", "seed": 0}
     found, view = case("main", pairs("avg", [0.1]), toy=True)
     assert claims.judge(found, [view], [novelty("ours", 0.003, 0.01, run=run)])[8].outcome == "not run"
-    claim = claims.judge(found, [view], [novelty("SmolLM2-135M", 0.003, 0.01)])[8]
+    other = novelty("SmolLM2-135M", 0.01, 0.003)
+    claim = claims.judge(found, [view], [other])[8]
+    assert (claim.verdict, claim.evidence) == ("not run", False)
+    assert claim.ours.startswith("SmolLM2-135M: r_MLP ")
+    claim = claims.judge(found, [view], [novelty("GPT-2 124M", 0.003, 0.01), other])[8]
     assert (claim.verdict, claim.evidence) == ("reproduced", True)
-    assert "0 of the paper's 4 GPT-2 sizes" in claim.reason
+    assert "1 of the paper's 4 GPT-2 sizes, 1 of other families" in claim.reason
 
 
 def test_equal_budgets_are_exact():

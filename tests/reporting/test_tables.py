@@ -167,3 +167,11 @@ def test_novelty_table():
     assert row["r_block_se"] == pytest.approx(0.0, abs=1e-9)  # a straight line: r is at its maximum, its gradient zero
     assert math.isnan(row["r_mlp"])
     assert formats.SHEETS["novelty"]("novelty", tables.novelty([found])).text.loc[0, "r MLP"] == "undefined"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [(5.8352, 0.0076, "5.84 ± 0.01"), (-0.5, math.nan, "−0.50"), (137_700_297.66, 1.09e8, "1.38e+08 ± 1.09e+08")],
+)
+def test_numbers_are_as_long_as_people_read_them(value, error, text):
+    assert formats.number(value, error) == text

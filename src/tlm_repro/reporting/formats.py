@@ -64,10 +64,11 @@ class Sheet:
 def number(
     value: float, error: float = math.nan, digits: int = 2, signed: bool = False, missing: str = "not run"
 ) -> str:
-    """`value ± error` with a fixed number of decimals and a true minus sign."""
+    """`value ± error` with a fixed number of decimals and a true minus sign; from 100,000 on, three digits of it."""
     if pd.isna(value):
         return missing
-    text = f"{value:{'+' if signed else ''}.{digits}f}" + ("" if pd.isna(error) else f" ± {error:.{digits}f}")
+    form = ".2e" if abs(value) >= 1e5 else f".{digits}f"
+    text = f"{value:{'+' if signed else ''}{form}}" + ("" if pd.isna(error) else f" ± {error:{form}}")
     return text.replace("-", "−")
 
 

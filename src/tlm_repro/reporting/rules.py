@@ -222,7 +222,10 @@ def needle(evidence: Evidence) -> Outcome:
 
 
 def novelty(evidence: Evidence) -> Outcome:
-    """Claim 9 (Figure 4): in each pretrained model ρ_block and ρ_MLP grow with depth, ρ_MLP more tightly."""
+    """Claim 9 (Figure 4): in each GPT-2 size ρ_block and ρ_MLP grow with depth, ρ_MLP more tightly.
+
+    Other pretrained models are told of, and decide nothing: the claim isn't about them.
+    """
     comparisons, values = [], []
     external = [found for found in evidence.novelty if found.model.run is None]
     for found in external:
@@ -231,16 +234,22 @@ def novelty(evidence: Evidence) -> Outcome:
         if block is None or mlp is None:
             continue
         tighter = normal_interval(mlp.mean - block.mean, math.hypot(mlp.stderr, block.stderr), 1, "tokens")
-        for title, effect in (("r_block", block), ("r_MLP", mlp), ("r_MLP − r_block", tighter)):
-            comparisons.append(Comparison(f"{found.model.name} {title}", effect, "(r)"))
+        if is_gpt2(found):
+            for title, effect in (("r_block", block), ("r_MLP", mlp), ("r_MLP − r_block", tighter)):
+                comparisons.append(Comparison(f"{found.model.name} {title}", effect, "(r)"))
         values.append(f"{found.model.name}: r_MLP {mlp.mean:.2f}, r_block {block.mean:.2f} ({found.tokens:,} tokens)")
     if not comparisons:
-        return not_run("No pretrained model from outside was measured; runs of this configuration don't count here.")
-    gpt2 = sum("gpt2" in found.model.name.lower().replace("-", "") for found in external)
+        reason = "None of the paper's models (GPT-2) was measured; other models and runs of ours don't count here."
+        return Outcome("not run", "; ".join(values) or "—", "—", reason)
+    gpt2 = sum(map(is_gpt2, external))
     coverage = (
         f"Models measured: {gpt2} of the paper's {GPT2_SIZES} GPT-2 sizes, {len(external) - gpt2} of other families"
     )
     return outcome(comparisons, "; ".join(values), coverage)
+
+
+def is_gpt2(found: Novelty) -> bool:
+    return "gpt2" in found.model.name.lower().replace("-", "")
 
 
 def equal_budgets(evidence: Evidence) -> Outcome:
