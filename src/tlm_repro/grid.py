@@ -113,16 +113,7 @@ def evaluation_name(suite: Suite) -> str:
 
 
 def data_spec(config: Config) -> DataSpec:
-    data = config.data
-    return DataSpec(
-        corpus=data.corpus,
-        tokenizer=data.tokenizer,
-        validation_fraction=data.validation_fraction,
-        train_tokens=data.train_tokens,
-        validation_tokens=data.validation_tokens,
-        shard_tokens=data.shard_tokens,
-        split_seed=data.split_seed,
-    )
+    return DataSpec(**dict(config.data))
 
 
 def training_spec(config: Config, scale: str, seed: int) -> TrainingSpec:
@@ -131,17 +122,9 @@ def training_spec(config: Config, scale: str, seed: int) -> TrainingSpec:
     return TrainingSpec(
         steps=total,
         batch_sequences=size.batch_tokens // training.sequence_length,
-        sequence_length=training.sequence_length,
         warmup_steps=round(training.warmup_ratio * total),
-        peak_learning_rate=training.peak_learning_rate,
-        final_learning_rate_ratio=training.final_learning_rate_ratio,
-        weight_decay=training.weight_decay,
-        beta1=training.beta1,
-        beta2=training.beta2,
-        eps=training.eps,
-        clip_norm=training.clip_norm,
-        precision=training.precision,
         seed=seed,
+        **training.model_dump(exclude={"warmup_ratio"}),
     )
 
 
@@ -156,11 +139,8 @@ def model_spec(config: Config, arch: str, scale: str, allocation: AllocationConf
         intermediate_sizes=layer_widths(allocation.schedule, size.layers, width, **allocation.parameters()),
         vocab_size=config.data.tokenizer.vocab_size,
         sequence_length=config.training.sequence_length,
-        tied_embeddings=config.model.tied_embeddings,
-        rope_theta=config.model.rope_theta,
-        norm_eps=config.model.norm_eps,
-        initializer_range=config.model.initializer_range,
         mixer=options.canonical(),
+        **dict(config.model),
     )
 
 

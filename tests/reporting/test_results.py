@@ -142,7 +142,7 @@ def test_missing_cell_names_the_run_and_its_target(tmp_path):
     view = results.View(
         experiment="main", toy=True, config="demo", cells=[{**cell, "run": "lost-7", "width": 128, "layers": 4}]
     )
-    with pytest.raises(ArtifactError, match=r"run lost-7 has no zero_shot evaluation.*snakemake evaluate"):
+    with pytest.raises(ArtifactError, match=r"run lost-7 has no zero_shot evaluation.*snakemake evaluations"):
         found.require(view, "zero_shot")
 
 
