@@ -92,14 +92,19 @@ def test_manifests_that_cannot_be_read_are_refused(tmp_path: Path):
         artifacts.read_manifest(path, kind="data")
     with pytest.raises(ArtifactError, match="names no file"):
         artifacts.read_manifest(path).path("b")
+    whole = json.loads(path.read_text())
+    damaged = [{"schema": 99}, [], None, {"schema": 1}, {**whole, "files": []}, {**whole, "files": {"a": {}}}]
+    for content in damaged:
+        path.write_text(json.dumps(content))
+        with pytest.raises(ArtifactError, match="not a manifest of schema 1"):
+            artifacts.read_manifest(path)
+    with pytest.raises(ArtifactError, match="can't be read"):
+        artifacts.read_manifest(tmp_path)
+    with pytest.raises(ArtifactError, match="does not exist"):
+        artifacts.read_manifest(tmp_path / "none/manifest.json")
     path.write_text("{")
     with pytest.raises(ArtifactError, match="not valid JSON"):
         artifacts.read_manifest(path)
-    path.write_text('{"schema": 99}')
-    with pytest.raises(ArtifactError, match="schema 1"):
-        artifacts.read_manifest(path)
-    with pytest.raises(ArtifactError, match="does not exist"):
-        artifacts.read_manifest(tmp_path / "none/manifest.json")
 
 
 def test_the_lock_makes_a_second_process_wait(tmp_path: Path):

@@ -130,12 +130,27 @@ BAD = [
     ("experiments/main/allocations", ["uniform", "taperd"], r"unknown allocation 'taperd'; did you mean 'tapered'\?"),
     ("experiments/main/scales", ["760m"], r"experiments\.main: unknown scale '760m'"),
     ("experiments/main/architectures", ["titan"], r"experiments\.main: unknown architecture 'titan'"),
+    (
+        "experiments/main/allocations",
+        ["tapered", "wider-late"],
+        r"main\.allocations: the baseline 'uniform' is missing",
+    ),
+    ("experiments/main/allocations", ["uniform", "uniform"], r"main\.allocations: 'uniform' stands twice"),
+    ("experiments/sweep/ratios", [[1.5, 0.5], [1.5, 0.5]], r"sweep\.ratios: \(1\.5, 0\.5\) stands twice"),
+    (
+        "allocations/uniform",
+        {"schedule": "cosine"},
+        r"allocations\.uniform\.schedule: 'cosine' under the baseline's name",
+    ),
+    ("scales/440m-toy/layers", 10**30, r"scales\.440m-toy\.layers: 10+ doesn't fit.*1000"),
+    ("novelty/models", [{"name": "x"}], r"novelty\.models\.0: .*give either path, or package and gguf"),
+    ("novelty/models", [{"name": " ", "path": "y"}], r"novelty\.models\.0\.name: ' ' doesn't fit"),
     ("experiments/main", None, r"evaluation\.zero_shot: it runs on the models of experiments\.main"),
     ("experiments/sweep/ratios", [[1.5, 0.6]], r"experiments\.sweep: allocation 'cosine-1\.5-0\.6'"),
     ("evaluation/zero_shot/tasks", ["mmlu"], r"evaluation\.zero_shot\.tasks\.0: 'mmlu' doesn't fit"),
     ("data/corpus", {"kind": "web"}, r"data\.corpus: .*'package', 'files', 'hub'"),
     ("data/validation_fraction", 1.0, r"data\.validation_fraction: 1\.0 doesn't fit.*less than 1"),
-    ("seeds", [0, 0], r"seeds: \[0, 0\] names a seed twice"),
+    ("seeds", [0, 0], r"seeds: 0 stands twice"),
     ("seeds", [], r"seeds: .*at least 1 item"),
 ]
 

@@ -25,6 +25,16 @@ from tlm_repro import __version__
 from tlm_repro.errors import ArtifactError
 
 MANIFEST_SCHEMA = 1
+MANIFEST_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "kind": str,
+    "id": str,
+    "spec": dict,
+    "summary": dict,
+    "files": dict,
+    "versions": dict,
+    "device": str,
+    "wall_time_s": (int, float),
+}
 VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "lm-eval", "numpy", "snakemake")
 
 
@@ -79,6 +89,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ArtifactError(f"{path} does not exist: run the stage that makes it") from None
+    except OSError as error:
+        raise ArtifactError(f"{path} can't be read ({error.strerror}): pass the path of a JSON file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ArtifactError(f"{path} is not valid JSON ({error}): delete it and run its stage again") from None
 
@@ -210,7 +222,7 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
             message names the file and says how to mend it.
     """
     raw = read_json(path)
-    if not isinstance(raw, dict) or raw.get("schema") != MANIFEST_SCHEMA:
+    if not _is_manifest(raw):
         raise ArtifactError(f"{path} is not a manifest of schema {MANIFEST_SCHEMA}: delete it and run its stage again")
     if kind is not None and raw["kind"] != kind:
         raise ArtifactError(
@@ -228,7 +240,14 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
             problem = "has another sha256 than its manifest says"
         if problem:
             raise ArtifactError(f"{file} {problem}: delete {path} and run its stage again, or fetch the product anew")
-    fields = {
-        name: raw[name] for name in ("kind", "id", "spec", "summary", "files", "versions", "device", "wall_time_s")
-    }
-    return Manifest(folder=folder, **fields)
+    return Manifest(folder=folder, **{name: raw[name] for name in MANIFEST_FIELDS})
+
+
+def _is_manifest(raw: Any) -> bool:
+    """Whether `raw` has the form that `write_manifest` gives it."""
+    if not isinstance(raw, dict) or raw.get("schema") != MANIFEST_SCHEMA:
+        return False
+    if not all(isinstance(raw.get(name), kind) for name, kind in MANIFEST_FIELDS.items()):
+        return False
+    entries = raw["files"].values()
+    return bool(entries) and all(isinstance(entry, dict) and {"size", "sha256"} <= entry.keys() for entry in entries)

@@ -157,3 +157,9 @@ def main() -> None:
     except TLMError as error:
         print(f"tlm-repro: error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        if error.filename is None:  # not about a file of the user's
+            raise
+        reason = f"{error.strerror}: check the path, its permissions and the free space"
+        print(f"tlm-repro: error: {error.filename}: {reason}", file=sys.stderr)
+        raise SystemExit(TLMError.exit_code) from None

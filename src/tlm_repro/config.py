@@ -81,7 +81,7 @@ class HardwareConfig(Section):
 class ScaleConfig(Section):
     """One model size and its token budget."""
 
-    layers: Integer = Field(ge=1, description="Number of blocks, L.")
+    layers: Integer = Field(ge=1, le=1000, description="Number of blocks, L.")
     model_width: Integer = Field(ge=2, description="Width of the residual stream, d.")
     heads: Integer = Field(ge=1, description="Attention heads.")
     mlp_width: dict[str, Integer] = Field(
@@ -152,7 +152,7 @@ class MotivationConfig(Section):
 
     scale: Name = Field(description="Key of `scales`.")
     architecture: str = Field(default="transformer", description="Key of `architectures`.")
-    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; the first is the baseline.")
+    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; `uniform` is the baseline.")
 
 
 class SweepConfig(Section):
@@ -169,7 +169,7 @@ class MainConfig(Section):
 
     scales: tuple[Name, ...] = Field(min_length=1, description="Keys of `scales`.")
     architectures: tuple[str, ...] = Field(min_length=1, description="Keys of `architectures`.")
-    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; the first is the baseline.")
+    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; `uniform` is the baseline.")
 
 
 class ExperimentsConfig(Section):

@@ -1,7 +1,7 @@
 """Reading a configuration: YAML or plain values in, a checked `Config` out; every problem is named before any job."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,28 @@ def _problems(config: Config) -> Iterator[Problem]:
             resolve(allocation.schedule, allocation.parameters())
         except ConfigError as error:
             yield f"allocations.{name}", str(error)
-    if len(set(config.seeds)) < len(config.seeds):
-        yield "seeds", f"{list(config.seeds)} names a seed twice: give each once"
+    if (uniform := config.allocations.get("uniform")) and uniform.schedule != "uniform":
+        yield "allocations.uniform.schedule", f"'{uniform.schedule}' under the baseline's name: call it something else"
+    yield from _repeated(config)
     yield from _reference_problems(config)
+
+
+def _repeated(config: Config) -> Iterator[Problem]:
+    """Lists that would count one thing twice."""
+    experiments = config.experiments
+    lists: dict[str, Sequence[Any]] = {"seeds": config.seeds}
+    if experiments.motivation:
+        lists["experiments.motivation.allocations"] = experiments.motivation.allocations
+    if experiments.sweep:
+        lists["experiments.sweep.schedules"] = experiments.sweep.schedules
+        lists["experiments.sweep.ratios"] = experiments.sweep.ratios
+    if experiments.main:
+        for key in ("scales", "architectures", "allocations"):
+            lists[f"experiments.main.{key}"] = getattr(experiments.main, key)
+    for path, values in lists.items():
+        twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+        if twice:
+            yield path, f"{twice[0]!r} stands twice: give each once"
 
 
 def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[Problem]:
@@ -154,6 +173,8 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
         for name in names.allocations if names else ():
             if name not in config.allocations:
                 yield f"experiments.{section}.allocations", _unknown("allocation", name, list(config.allocations))
+        if names and "uniform" not in names.allocations:
+            yield f"experiments.{section}.allocations", "the baseline 'uniform' is missing: add it"
     if config.evaluation.zero_shot and main is None:
         yield (
             "evaluation.zero_shot",

@@ -83,7 +83,7 @@ def measurement(
         name = spec.external.name
         model, tokenizer = pretrained.external(spec.external, device=device)
     elif run is not None:
-        manifest = read_manifest(run, kind="model")
+        manifest = read_manifest(run, kind="model", verify="sha256")
         name, labels = manifest.id, {"id": manifest.id, **manifest.spec["labels"]}
         model, tokenizer = pretrained.run(manifest, device=device)
     else:

@@ -8,7 +8,15 @@ so a key belongs here if, and only if, it can change the result. A key that is a
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from tlm_repro.artifacts import canonical_json, fingerprint
 from tlm_repro.errors import ConfigError
@@ -62,9 +70,21 @@ class Spec(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole text"
-            raise ConfigError(f"--spec: {where}: {first['msg']} (seen: {first['input']!r})") from None
+            raise _misfit("--spec", error) from None
+
+    @classmethod
+    def from_values(cls, values: Any, source: str) -> Self:
+        """The same from plain values; `source` says in the message where they stand."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _misfit(source, error) from None
+
+
+def _misfit(source: str, error: ValidationError) -> ConfigError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole text"
+    return ConfigError(f"{source}: {where}: {first['msg']} (seen: {first['input']!r})")
 
 
 class PackageCorpus(Spec):
@@ -241,11 +261,17 @@ EvaluationSpec = Annotated[ValidationSpec | ZeroShotSpec, Field(discriminator="s
 class ExternalModel(Spec):
     """A pretrained decoder by hub name or folder, or a GGUF file inside an installed Python package."""
 
-    name: str  # how tables call it
-    path: str | None = None  # hub name or local folder
+    name: str = Field(pattern=r"[A-Za-z0-9]")  # how tables call it
+    path: str | None = Field(default=None, min_length=1)  # hub name or local folder
     revision: str = "main"
-    package: str | None = None  # installed package that holds `gguf`
-    gguf: str | None = None
+    package: str | None = Field(default=None, min_length=1)  # installed package that holds `gguf`
+    gguf: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.package is None) or (self.package and not self.gguf):
+            raise ValueError("give either path, or package and gguf")
+        return self
 
 
 class HeldOut(Spec):

@@ -159,7 +159,7 @@ def test_a_dry_run_changes_no_file(checkout: Path):
     ("arguments", "message"),
     [
         (("--config", "colour=red"), "config.yaml: colour: unknown key (its value is 'red')"),
-        (("--config", "seeds=[0,0]"), "config.yaml: seeds: [0, 0] names a seed twice"),
+        (("--config", "seeds=[0,0]"), "config.yaml: seeds: 0 stands twice"),
         (("--configfile", "bad.yaml"), "bad.yaml: name: this key is missing"),
     ],
 )

@@ -58,8 +58,8 @@ def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device
     from tlm_repro.devices import default_device, device_name
 
     start = time.perf_counter()
-    manifest, tokens = read_manifest(model, kind="model"), TokenData.open(data)
-    run = RunSpec.model_validate(manifest.spec)
+    manifest, tokens = read_manifest(model, kind="model", verify="sha256"), TokenData.open(data)
+    run = RunSpec.from_values(manifest.spec, f"{model}: spec")
     if run.data.name != tokens.manifest.id:
         raise EvaluationError(
             f"the run {manifest.id} was trained on {run.data.name}, {data} is {tokens.manifest.id}: pass that one"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from pydantic import ValidationError
 
 from tlm_repro.artifacts import read_json, write_text
-from tlm_repro.errors import ConfigError
+from tlm_repro.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,11 +142,23 @@ def report(
 def _view(text: str) -> "View":
     from tlm_repro.reporting.results import View
 
-    return View.model_validate_json(text)
+    try:
+        return View.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole text"
+        raise ConfigError(f"--view: {where}: {first['msg']}: pass the experiment as the workflow does") from None
 
 
 def _of_kind(files: Sequence[Path], kind: str) -> list[Path]:
-    return [path for path in files if read_json(path).get("kind") == kind]
+    contents = {path: read_json(path) for path in files}
+    known = ("evaluation", "novelty")
+    for path, content in contents.items():
+        if not isinstance(content, dict) or content.get("kind") not in known:
+            raise ArtifactError(
+                f"{path} is neither an evaluation nor a novelty file: delete it and run its stage again"
+            )
+    return [path for path, content in contents.items() if content["kind"] == kind]
 
 
 def _results(files: Sequence[Path]) -> "Results":

@@ -178,7 +178,10 @@ class Results:
 
     def require(self, view: View, suite: str) -> None:
         """Raises ArtifactError, naming the run and the target that makes it, when a cell of `view` lacks `suite`."""
-        evaluated = set(self.metrics.loc[self.metrics["suite"] == suite, "run"])
+        rows = self.metrics["suite"] == suite
+        if suite == "validation":
+            rows &= self.metrics["metric"] == "val_loss"
+        evaluated = set(self.metrics.loc[rows, "run"])
         for cell in view.cells:
             if cell.run not in evaluated:
                 raise ArtifactError(
