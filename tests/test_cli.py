@@ -51,6 +51,11 @@ def test_widths_as_text_counts_the_parameters_moved():
     assert "960 parameters" in done.stdout  # 32 units of width move; 3·d parameters a unit
 
 
+def test_widths_takes_any_parameter_of_a_schedule():
+    done = run("widths", "--layers", "6", "--width", "256", "--schedule", "crown", "--set", "peak=2", "--json")
+    assert json.loads(done.stdout)["widths"] == list(layer_widths("crown", 6, 256, peak=2.0))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -185,3 +185,8 @@ def test_unreadable_files_are_explained(tmp_path: Path):
 
 def test_numbers_that_yaml_reads_as_text_are_numbers():
     assert parse(changed("training/peak_learning_rate", "3e-3"), "f.yaml").training.peak_learning_rate == 0.003
+
+
+def test_a_key_path_is_what_the_user_wrote():
+    with pytest.raises(ConfigError, match=r"f\.yaml: data\.corpus\.pattern: 5 doesn't fit"):
+        parse(changed("data/corpus/pattern", 5), "f.yaml")

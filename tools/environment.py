@@ -53,7 +53,8 @@ def main() -> None:
         return
     fresh = not stamp.exists()
     stamp.unlink(missing_ok=True)
-    print(f"Installing {requirement} with its pinned dependencies into {folder} (2–3 GB, a few minutes) …", flush=True)
+    size = "2–3 GB, a few minutes" if fresh else "what is missing"
+    print(f"Installing {requirement} with its pinned dependencies into {folder} ({size}) …", flush=True)
     try:
         if fresh:
             venv.create(folder, clear=True, with_pip=True)

@@ -43,6 +43,9 @@ def widths(
     end: Annotated[float | None, typer.Option(help="Last layer's width ÷ D.")] = None,
     sharpness: Annotated[float | None, typer.Option(help="Steepness of the sigmoid.")] = None,
     multipliers: Annotated[str | None, typer.Option(help="Width ÷ D of three equal groups, as 1.5,1.0,0.5.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other parameter of the schedule, as name=value.")
+    ] = None,
     model_width: Annotated[int | None, typer.Option(min=1, help="Residual width d, to count parameters.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -57,6 +60,12 @@ def widths(
             raise ConfigError(
                 f"--multipliers {multipliers}: numbers separated by commas are expected, as 1.5,1.0,0.5"
             ) from None
+    for setting in settings or ():
+        name, _, text = setting.partition("=")
+        try:
+            parameters[name] = float(text)
+        except ValueError:
+            raise ConfigError(f"--set {setting}: name=number is expected, as peak=3.8") from None
     given = {name: value for name, value in parameters.items() if value is not None}
     result = summary(layer_widths(schedule, layers, width, **given), width, model_width)
     typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else result.to_text())

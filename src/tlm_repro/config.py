@@ -55,7 +55,7 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    """What every model shares."""
+    """The decoder, apart from its size."""
 
     tied_embeddings: bool = Field(
         description="One matrix for the embedding and the head. [ours: the paper doesn't say]"
@@ -126,7 +126,10 @@ class AllocationConfig(Section):
 
     schedule: str = Field(description="`uniform`, `linear`, `cosine`, `sigmoid`, `thirds`, or another published shape.")
     start: Number | None = Field(default=None, description="First layer's width ÷ D.")
-    end: Number | None = Field(default=None, description="Last layer's width ÷ D; start + end = 2.")
+    end: Number | None = Field(
+        default=None,
+        description="Last layer's width ÷ D; of the tapers start + end = 2, other shapes are rescaled to mean D.",
+    )
     sharpness: Number | None = Field(default=None, description="Steepness k of the sigmoid. [paper: 10]")
     multipliers: tuple[Number, Number, Number] | None = Field(
         default=None, description="Width ÷ D of three equal groups."
@@ -233,7 +236,7 @@ class Config(Section):
     """The whole configuration."""
 
     name: Name = Field(description="How reports call it.")
-    toy: bool = Field(description="Stamps every table, figure and claim as toy scale: no evidence for the paper.")
+    toy: bool = Field(description="Stamps results as toy scale: no evidence for the paper.")
     seeds: tuple[Annotated[Integer, Field(ge=0)], ...] = Field(
         default=(0,), min_length=1, description="Each run is trained once a seed. [paper: one, its value not stated]"
     )

@@ -14,6 +14,8 @@ from tlm_repro.config import AllocationConfig, Config, ScaleConfig, experiment_a
 from tlm_repro.errors import ConfigError
 
 REFERENCE = "config/README.md"
+SEVERAL_KINDS = ("corpus", "tokenizer", "text")
+
 Problem = tuple[str, str]  # key path, what is wrong and what to do
 
 
@@ -34,13 +36,19 @@ _UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG,
 
 def load(path: Path) -> Config:
     """Reads and checks a YAML file. Raises ConfigError naming the file, each key path, the value and the remedy."""
+    return parse(read(path), str(path))
+
+
+def read(path: Path) -> Any:
+    """The plain values of a YAML file. Raises ConfigError when it can't be read or gives a key twice."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path} can't be read ({error.strerror}): pass the path of a YAML file") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    return parse(raw, str(path))
 
 
 def parse(raw: Any, source: str) -> Config:
@@ -62,7 +70,7 @@ def _failure(source: str, problems: list[Problem]) -> ConfigError:
 
 def _explain(error: Any) -> Problem:
     """One of pydantic's errors as key path and remedy."""
-    path = ".".join(str(part) for part in error["loc"]) or "the whole file"
+    path = ".".join(_keys(error["loc"])) or "the whole file"
     seen = error["input"]
     if error["type"] == "extra_forbidden":
         return path, f"unknown key (its value is {seen!r}): {REFERENCE} lists every key; remove or rename it"
@@ -72,9 +80,15 @@ def _explain(error: Any) -> Problem:
     return path, f"{seen!r} doesn't fit: {message[0].lower()}{message[1:]} (see {REFERENCE})"
 
 
+def _keys(location: Sequence[int | str]) -> list[str]:
+    """The keys that a user wrote; pydantic adds the kind after one that holds sections of several kinds."""
+    parts = [str(part) for part in location]
+    return [part for before, part in zip(["", *parts], parts, strict=False) if before not in SEVERAL_KINDS]
+
+
 def _unknown(kind: str, seen: str, known: list[str]) -> str:
     close = difflib.get_close_matches(seen, known, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = f"; did you mean '{close[0]}'?" if close else "."
     return f"unknown {kind} '{seen}'{hint} Known: {', '.join(known)}"
 
 
@@ -162,7 +176,7 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
                 yield path, _unknown("scale", scale, list(config.scales))
         for name in architectures:
             if name not in config.architectures:
-                yield path, _unknown("architecture", name, list(config.architectures))
+                yield path, f"{_unknown('architecture', name, list(config.architectures))}; add it under architectures"
             for scale in set(scales) & set(config.scales):
                 if name not in config.scales[scale].mlp_width:
                     yield f"scales.{scale}.mlp_width", f"no width for '{name}', which {path} trains: add it"

@@ -91,9 +91,9 @@ class PackageCorpus(Spec):
     """One document a text file, from an installed Python package: the default, since pip alone brings it."""
 
     kind: Literal["package"] = "package"
-    package: str
-    version: str
-    pattern: str = "**/*.txt"
+    package: str = Field(description="The installed package.")
+    version: str = Field(description="Its version; another one installed is an error.")
+    pattern: str = Field(default="**/*.txt", description="Which of its files are documents.")
 
     @property
     def title(self) -> str:
@@ -101,12 +101,15 @@ class PackageCorpus(Spec):
 
 
 class FilesCorpus(Spec):
-    """Local files: one document a text file, or one a row of JSONL or Parquet."""
+    """Local files: one document a text file, or one a row of JSONL or Parquet. Their contents are no part of an id."""
 
     kind: Literal["files"] = "files"
-    paths: tuple[str, ...] = Field(min_length=1)
-    format: Literal["text", "jsonl", "parquet"]
-    field: str = "text"
+    paths: tuple[str, ...] = Field(
+        min_length=1, description="Files or patterns such as `texts/*.txt`, relative to where the workflow runs."
+    )
+    format: Literal["text", "jsonl", "parquet"] = Field(description="A document a file, or a document a row.")
+    field: str = Field(default="text", description="The rows' field that holds the text.")
+    version: str | None = Field(default=None, description="Your name for the contents: change it when they change.")
 
     @property
     def title(self) -> str:
@@ -117,11 +120,11 @@ class HubCorpus(Spec):
     """A Hugging Face data set, streamed."""
 
     kind: Literal["hub"] = "hub"
-    name: str
-    config: str | None = None
-    split: str
-    field: str = "text"
-    revision: str = "main"
+    name: str = Field(description="`owner/name` on the hub, or a local folder that `datasets` can load.")
+    config: str | None = Field(default=None, description="The data set's configuration.")
+    split: str = Field(description="The data set's split.")
+    field: str = Field(default="text", description="The rows' field that holds the text.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
 
     @property
     def title(self) -> str:
@@ -135,17 +138,17 @@ class TrainedTokenizer(Spec):
     """Byte-level BPE with Llama 3's pre-tokenisation pattern, trained on the corpus's training documents."""
 
     kind: Literal["train"] = "train"
-    vocab_size: int = Field(ge=258)
-    training_bytes: int | None = Field(default=None, ge=1)  # how much text it sees; None: all
+    vocab_size: int = Field(ge=258, description="Entries, the special tokens included.")
+    training_bytes: int | None = Field(default=None, ge=1, description="Bytes of text it is trained on; null: all.")
 
 
 class PretrainedTokenizer(Spec):
     """Any Hugging Face tokenizer, by hub name or folder. `vocab_size` is the model's, at least the tokenizer's."""
 
     kind: Literal["pretrained"] = "pretrained"
-    name: str
-    revision: str = "main"
-    vocab_size: int = Field(ge=2)
+    name: str = Field(description="Hub name or local folder.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+    vocab_size: int = Field(ge=2, description="The model's, at least the tokenizer's.")
 
 
 Tokenizer = Annotated[TrainedTokenizer | PretrainedTokenizer, Field(discriminator="kind")]
@@ -261,11 +264,11 @@ EvaluationSpec = Annotated[ValidationSpec | ZeroShotSpec, Field(discriminator="s
 class ExternalModel(Spec):
     """A pretrained decoder by hub name or folder, or a GGUF file inside an installed Python package."""
 
-    name: str = Field(pattern=r"[A-Za-z0-9]")  # how tables call it
-    path: str | None = Field(default=None, min_length=1)  # hub name or local folder
-    revision: str = "main"
-    package: str | None = Field(default=None, min_length=1)  # installed package that holds `gguf`
-    gguf: str | None = Field(default=None, min_length=1)
+    name: str = Field(pattern=r"[A-Za-z0-9]", description="How tables call it.")
+    path: str | None = Field(default=None, min_length=1, description="Hub name or local folder.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+    package: str | None = Field(default=None, min_length=1, description="Or an installed package that holds `gguf`.")
+    gguf: str | None = Field(default=None, min_length=1, description="Name of a GGUF file.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

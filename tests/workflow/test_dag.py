@@ -76,6 +76,16 @@ def test_everything_is_in_the_default_graph(checkout: Path):
     }
 
 
+def test_without_a_target_everything_is_asked_for(checkout: Path):
+    assert jobs(dry_run(checkout)) == jobs(dry_run(checkout, "all"))
+
+
+def test_a_model_read_on_a_text_from_the_hub_needs_no_data_set_of_ours(checkout: Path):
+    name = next(name for name in expand(load(ROOT / "config/paper.yaml")).novelty if name.startswith("gpt-2-124m"))
+    output = dry_run(checkout, f"results/novelty/{name}.json", "--configfile", "config/paper.yaml")
+    assert jobs(output) == {"measure_novelty": 1}
+
+
 def test_the_paper_s_graph_from_an_empty_home_by_the_bare_profile_name(checkout: Path):
     counts = jobs(dry_run(checkout, "all", "--profile", "slurm", "--configfile", "config/paper.yaml"))
     assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (27, 27 + 8, 8 + 4)
@@ -161,10 +171,12 @@ def test_a_dry_run_changes_no_file(checkout: Path):
         (("--config", "colour=red"), "config.yaml: colour: unknown key (its value is 'red')"),
         (("--config", "seeds=[0,0]"), "config.yaml: seeds: 0 stands twice"),
         (("--configfile", "bad.yaml"), "bad.yaml: name: this key is missing"),
+        (("--configfile", "twice.yaml"), "twice.yaml is not valid YAML: the key 'toy' stands twice"),
     ],
 )
 def test_a_bad_configuration_stops_with_the_file_and_the_key(checkout: Path, arguments: tuple[str, ...], message: str):
     (checkout / "bad.yaml").write_text("toy: true\n")
+    (checkout / "twice.yaml").write_text("toy: true\ntoy: false\n")
     output = dry_run(checkout, "all", *arguments, check=False)
     assert message in output
     assert "Traceback" not in output

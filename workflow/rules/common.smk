@@ -1,8 +1,9 @@
 # The grid of the configuration, and named look-ups in it. Nothing here imports torch: parsing must stay fast.
 import json
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
-from tlm_repro.config_loading import parse as parse_config
+from tlm_repro.config_loading import parse as parse_config, read as read_config
 from tlm_repro.errors import ConfigError
 from tlm_repro.grid import expand as expand_grid
 
@@ -10,6 +11,8 @@ from tlm_repro.grid import expand as expand_grid
 def load_grid():
     source = ", ".join(str(path) for path in workflow.configfiles)
     try:
+        for path in workflow.configfiles:
+            read_config(Path(path))  # Snakemake's reader lets a key stand twice
         return expand_grid(parse_config(config, source))
     except ConfigError as error:
         raise WorkflowError(f"The configuration can't be used:\n{error}") from None
@@ -73,6 +76,15 @@ def novelty_model(wildcards):
     """The manifest of the run that is measured; nothing for an external model."""
     run = known(GRID.novelty, "novelty measurement", wildcards.measurement).run
     return [f"results/models/{run}/manifest.json"] if run else []
+
+
+def novelty_data(wildcards):
+    """The data set's manifest where its held-out documents are read; nothing for another text."""
+    return [DATA_MANIFEST] if known(GRID.novelty, "novelty measurement", wildcards.measurement).spec.data else []
+
+
+def novelty_data_option(wildcards):
+    return " ".join(f"--data {path}" for path in novelty_data(wildcards))
 
 
 def novelty_model_option(wildcards):

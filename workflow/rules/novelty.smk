@@ -1,7 +1,7 @@
 rule measure_novelty:
     input:
         model=ancient(novelty_model),
-        data=ancient(DATA_MANIFEST),
+        data=ancient(novelty_data),
     output:
         "results/novelty/{measurement}.json",
     log:
@@ -13,10 +13,11 @@ rule measure_novelty:
     params:
         spec=novelty_spec,
         model=novelty_model_option,
+        data=novelty_data_option,
     message:
         "Measuring the layer novelty of {wildcards.measurement}"
     shell:
-        "tlm-repro novelty --spec {params.spec:q} {params.model} --data {input.data:q} --out {output:q} > {log:q} 2>&1"
+        "tlm-repro novelty --spec {params.spec:q} {params.model} {params.data} --out {output:q} > {log:q} 2>&1"
 
 
 rule novelty:

@@ -36,10 +36,12 @@ rule novelty_table:
         latex="results/tables/novelty.tex",
     log:
         "logs/tables/novelty.log",
+    params:
+        toy=toy_option,
     message:
         "Tabulating layer novelty"
     shell:
-        "tlm-repro novelty-table --out {output.csv:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro novelty-table {params.toy} --out {output.csv:q} {input:q} > {log:q} 2>&1"
 
 
 rule figure:

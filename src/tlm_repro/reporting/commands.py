@@ -42,11 +42,11 @@ def table(view: ViewText, out: Out, files: Files) -> None:
 
 
 @app.command()
-def novelty_table(out: Out, files: Files) -> None:
+def novelty_table(toy: Toy, out: Out, files: Files) -> None:
     """Writes Figure 4's numbers as CSV, Markdown and LaTeX."""
     from tlm_repro.reporting import formats, tables
 
-    formats.write("novelty", tables.novelty(_novelty(files)), out.parent)
+    formats.write("novelty", tables.novelty(_novelty(files), toy=toy), out.parent)
 
 
 @app.command()
@@ -124,7 +124,7 @@ def report(
     results, measured = _results(files), _novelty(files)
     frames: dict[str, pd.DataFrame] = {view.experiment: _frame(view, results) for view in experiments}
     if measured:
-        frames["novelty"] = tables.novelty(measured)
+        frames["novelty"] = tables.novelty(measured, toy=settings["toy"])
     text = page.render(
         title="Tapered Language Models, reproduced",
         config=settings["name"],

@@ -32,6 +32,7 @@ from tlm_repro.reporting.style import (
 LOSS = "validation loss (nats/token)"
 PAPER = f"Paper, 440M Transformer\n(error: rounding, ±{LOSS_RESOLUTION} nat)"
 LABEL_COLOURS = {"uniform": NEUTRAL, "wider-early": PALETTE[0], "wider-middle": PALETTE[4], "wider-late": PALETTE[1]}
+FREE_COLOURS = [colour for colour in PALETTE if colour not in LABEL_COLOURS.values()]
 LEVEL_COLOUR = "#b5b5b5"
 SCHEDULES = ("cosine", "linear", "sigmoid")
 RATIOS = ((1.25, 0.75), (1.375, 0.625), (1.5, 0.5), (1.625, 0.375), (1.75, 0.25))  # Table 1
@@ -94,7 +95,8 @@ def sketches(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def colour(label: str, place: int) -> str:
-    return LABEL_COLOURS.get(label, PALETTE[place % len(PALETTE)])
+    """The label's own colour; for other labels one that none of those has."""
+    return LABEL_COLOURS.get(label, FREE_COLOURS[place % len(FREE_COLOURS)])
 
 
 def thirds(allocation: str) -> list[float] | None:

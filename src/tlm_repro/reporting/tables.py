@@ -40,7 +40,7 @@ MAIN_COLUMNS = (
 )
 NOVELTY_COLUMNS = (
     *("model", "run", "layers", "parameters", "tokens", "r_block", "r_block_se", "layers_block", "r_mlp", "r_mlp_se"),
-    *("layers_mlp", "published_r_block", "published_r_mlp"),
+    *("layers_mlp", "published_r_block", "published_r_mlp", "toy"),
 )
 
 
@@ -175,8 +175,11 @@ def printed_effect(metric: str, ours: float, uniform: float) -> float:
     return math.log(ours / uniform) if natural_unit(metric) == "nats" else ours - uniform
 
 
-def novelty(found: Sequence[Novelty]) -> pd.DataFrame:
-    """Figure 4's correlations with depth, one row a model; the paper gives only their range over GPT-2 sizes."""
+def novelty(found: Sequence[Novelty], *, toy: bool) -> pd.DataFrame:
+    """Figure 4's correlations with depth, one row a model; the paper gives only their range over GPT-2 sizes.
+
+    `toy` says that our runs are at toy scale; pretrained models never are.
+    """
     rows = []
     for item in found:
         model, run = item.model, item.model.run
@@ -188,5 +191,5 @@ def novelty(found: Sequence[Novelty]) -> pd.DataFrame:
         ):
             r = profile_correlation(profile, correlation.r) or NOTHING
             row |= {f"r_{name}": r.mean, f"r_{name}_se": r.stderr, f"layers_{name}": correlation.layers}
-        rows.append(row | {"published_r_block": math.nan, "published_r_mlp": math.nan})
+        rows.append(row | {"published_r_block": math.nan, "published_r_mlp": math.nan, "toy": toy and run is not None})
     return pd.DataFrame(rows, columns=list(NOVELTY_COLUMNS))
