@@ -151,6 +151,11 @@ BAD = [
     ("data/corpus", {"kind": "web"}, r"data\.corpus: .*'package', 'files', 'hub'"),
     ("data/validation_fraction", 1.0, r"data\.validation_fraction: 1\.0 doesn't fit.*less than 1"),
     ("seeds", [0, 0], r"seeds: 0 stands twice"),
+    ("seeds", [10**30], r"seeds\.0: 10+ doesn't fit"),
+    ("experiments", {}, r"experiments: none is given"),
+    ("evaluation/validation/tokens", 1, r"evaluation\.validation\.tokens: 1 is less than one window of 128"),
+    ("data/corpus/package", "///", r"data\.corpus\.package: '///' doesn't fit"),
+    ("data/tokenizer/vocab_size", 10**9, r"data\.tokenizer\.vocab_size: 1000000000 doesn't fit"),
     ("seeds", [], r"seeds: .*at least 1 item"),
 ]
 

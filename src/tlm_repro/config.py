@@ -50,7 +50,7 @@ class DataConfig(Section):
     validation_tokens: Integer | None = Field(
         default=None, ge=1, description="Hold out at most this many tokens; null: all."
     )
-    shard_tokens: Integer = Field(default=100_000_000, ge=1024, description="Tokens in one shard file.")
+    shard_tokens: Integer = Field(default=100_000_000, ge=1024, le=2**32, description="Tokens in one shard file.")
     split_seed: Integer = Field(default=0, ge=0, description="Seed of the split into train and validation.")
 
 
@@ -197,7 +197,7 @@ class ZeroShotConfig(Section):
     )
     tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
     max_length: Integer | None = Field(
-        default=None, ge=2, description="Longest input in tokens; null: the training length."
+        default=None, ge=16, description="Longest input in tokens; null: the training length."
     )
     limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
 
@@ -228,7 +228,9 @@ class TrainerConfig(Section):
     checkpoint_seconds: Integer = Field(
         default=600, ge=1, description="Time between checkpoints: what a killed job can lose."
     )
-    validations: Integer = Field(default=10, ge=1, description="Validation losses, evenly spaced, the last at the end.")
+    validations: Integer = Field(
+        default=10, ge=1, le=10_000, description="Validation losses, evenly spaced, the last at the end."
+    )
     validation_tokens: Integer = Field(default=262_144, ge=1, description="Held-out tokens for each of them.")
 
 
@@ -237,7 +239,7 @@ class Config(Section):
 
     name: Name = Field(description="How reports call it.")
     toy: bool = Field(description="Stamps results as toy scale: no evidence for the paper.")
-    seeds: tuple[Annotated[Integer, Field(ge=0)], ...] = Field(
+    seeds: tuple[Annotated[Integer, Field(ge=0, lt=2**31)], ...] = Field(
         default=(0,), min_length=1, description="Each run is trained once a seed. [paper: one, its value not stated]"
     )
     data: DataConfig = Field(description="Corpus and tokenizer.")

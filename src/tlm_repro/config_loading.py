@@ -189,6 +189,11 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
                 yield f"experiments.{section}.allocations", _unknown("allocation", name, list(config.allocations))
         if names and "uniform" not in names.allocations:
             yield f"experiments.{section}.allocations", "the baseline 'uniform' is missing: add it"
+    if not any(True for _ in experiment_axes(config)):
+        yield "experiments", "none is given: add motivation, sweep or main"
+    tokens, length = config.evaluation.validation.tokens, config.training.sequence_length
+    if tokens is not None and tokens < length:
+        yield "evaluation.validation.tokens", f"{tokens} is less than one window of {length} tokens: raise it"
     if config.evaluation.zero_shot and main is None:
         yield (
             "evaluation.zero_shot",

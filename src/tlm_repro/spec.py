@@ -91,9 +91,9 @@ class PackageCorpus(Spec):
     """One document a text file, from an installed Python package: the default, since pip alone brings it."""
 
     kind: Literal["package"] = "package"
-    package: str = Field(description="The installed package.")
+    package: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$", description="The installed package.")
     version: str = Field(description="Its version; another one installed is an error.")
-    pattern: str = Field(default="**/*.txt", description="Which of its files are documents.")
+    pattern: str = Field(default="**/*.txt", pattern=r"^[^/]", description="Which of its files are documents.")
 
     @property
     def title(self) -> str:
@@ -120,7 +120,9 @@ class HubCorpus(Spec):
     """A Hugging Face data set, streamed."""
 
     kind: Literal["hub"] = "hub"
-    name: str = Field(description="`owner/name` on the hub, or a local folder that `datasets` can load.")
+    name: str = Field(
+        pattern=r"[A-Za-z0-9]", description="`owner/name` on the hub, or a local folder that `datasets` can load."
+    )
     config: str | None = Field(default=None, description="The data set's configuration.")
     split: str = Field(description="The data set's split.")
     field: str = Field(default="text", description="The rows' field that holds the text.")
@@ -138,7 +140,7 @@ class TrainedTokenizer(Spec):
     """Byte-level BPE with Llama 3's pre-tokenisation pattern, trained on the corpus's training documents."""
 
     kind: Literal["train"] = "train"
-    vocab_size: int = Field(ge=258, description="Entries, the special tokens included.")
+    vocab_size: int = Field(ge=258, le=2**22, description="Entries, the special tokens included.")
     training_bytes: int | None = Field(default=None, ge=1, description="Bytes of text it is trained on; null: all.")
 
 
@@ -148,7 +150,7 @@ class PretrainedTokenizer(Spec):
     kind: Literal["pretrained"] = "pretrained"
     name: str = Field(description="Hub name or local folder.")
     revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
-    vocab_size: int = Field(ge=2, description="The model's, at least the tokenizer's.")
+    vocab_size: int = Field(ge=2, le=2**22, description="The model's, at least the tokenizer's.")
 
 
 Tokenizer = Annotated[TrainedTokenizer | PretrainedTokenizer, Field(discriminator="kind")]
@@ -182,9 +184,9 @@ class ModelSpec(Spec):
     vocab_size: int = Field(ge=2)
     sequence_length: int = Field(ge=1)
     tied_embeddings: bool
-    rope_theta: float
-    norm_eps: float
-    initializer_range: float
+    rope_theta: float = Field(gt=0, allow_inf_nan=False)
+    norm_eps: float = Field(gt=0, allow_inf_nan=False)
+    initializer_range: float = Field(gt=0, allow_inf_nan=False)
     mixer: dict[str, Scalar] = {}
 
 

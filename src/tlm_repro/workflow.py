@@ -1,4 +1,4 @@
-"""Runs Snakemake so that a killed run never blocks the next one.
+"""Runs Snakemake so that a killed run never blocks or misleads the next one.
 
 Snakemake's own lock can't tell a running workflow from a killed one. Here the kernel holds the lock: it goes when the
 process does, however it ends.
@@ -16,6 +16,19 @@ from tlm_repro.errors import TLMError
 
 class WorkflowBusyError(TLMError):
     """Another Snakemake is at work in this folder."""
+
+
+def clear_incomplete_marks(state: Path) -> None:
+    """Deletes Snakemake's marks of outputs that a killed call left "incomplete", unless a workflow is at work.
+
+    Each output here is written whole or not at all, so a mark says nothing of the file. Left there it would do harm: a
+    marked job runs anew, and behind its existing output, taken as ancient, Snakemake plans nothing at all.
+    """
+    if any((state / "locks").glob("*.lock")):
+        return
+    for mark in (state / "incomplete").rglob("*"):
+        if mark.is_file():
+            mark.unlink(missing_ok=True)
 
 
 def run_alone(arguments: Sequence[str]) -> NoReturn:

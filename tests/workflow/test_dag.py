@@ -1,5 +1,6 @@
 """The workflow's graph, by dry runs: what each target needs, what an edit changes, and what never triggers anything."""
 
+import base64
 import os
 import random
 import re
@@ -130,6 +131,20 @@ def test_finished_products_stay_finished_whatever_their_times(checkout: Path):
 
 def novelty_files(folder: Path) -> list[Path]:
     return sorted(path.relative_to(folder) for path in (folder / "results/novelty").iterdir())
+
+
+def test_a_mark_of_a_killed_job_hides_none_of_the_work_behind_it(checkout: Path):
+    """A product that an orphan finished after its workflow was killed: Snakemake still holds it for incomplete."""
+    grid = expand(load(checkout / "config.yaml"))
+    manifest = f"results/data/{grid.data.name}/manifest.json"
+    (checkout / manifest).parent.mkdir(parents=True)
+    (checkout / manifest).write_text("{}")
+    mark = checkout / ".snakemake/incomplete" / base64.b64encode(manifest.encode()).decode()
+    mark.parent.mkdir(parents=True)
+    mark.write_text("{}")
+    counts = jobs(dry_run(checkout, "all"))
+    assert "tokenize" not in counts
+    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (23, 27, 3)
 
 
 EDITS = [

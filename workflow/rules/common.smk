@@ -6,6 +6,7 @@ from snakemake.exceptions import WorkflowError
 from tlm_repro.config_loading import parse as parse_config, read as read_config
 from tlm_repro.errors import ConfigError
 from tlm_repro.grid import expand as expand_grid
+from tlm_repro.workflow import clear_incomplete_marks
 
 
 def load_grid():
@@ -18,14 +19,16 @@ def load_grid():
         raise WorkflowError(f"The configuration can't be used:\n{error}") from None
 
 
+clear_incomplete_marks(Path(".snakemake"))
 GRID = load_grid()
 DATA_MANIFEST = f"results/data/{GRID.data.name}/manifest.json"
 ALL_EVALUATIONS = [
     f"results/evaluations/{run}/{evaluation}.json" for run, suites in GRID.suites.items() for evaluation in suites
 ]
 NOVELTY_FILES = [f"results/novelty/{name}.json" for name in GRID.novelty]
-TABLES = [f"results/tables/{name}.csv" for name in GRID.tables]
-FIGURES = [f"results/figures/{name}.svg" for name in GRID.figures]
+# All forms of each: a job that was killed between two of them is missing one.
+TABLES = [f"results/tables/{name}.{form}" for name in GRID.tables for form in ("csv", "md", "tex")]
+FIGURES = [f"results/figures/{name}.{form}" for name in GRID.figures for form in ("svg", "pdf", "png")]
 
 
 wildcard_constraints:
@@ -114,7 +117,7 @@ def toy_option(wildcards):
 
 
 def figure_options(wildcards):
-    return " ".join(f"--figure {path}" for path in FIGURES)
+    return " ".join(f"--figure {path}" for path in FIGURES if path.endswith(".svg"))
 
 
 def whole_config(wildcards):

@@ -55,7 +55,10 @@ def figure(view: ViewText, out: Out, files: Files) -> None:
     from tlm_repro.reporting import figures, style
 
     experiment = _view(view)
-    draw = {"motivation": figures.motivation, "sweep": figures.sweep}[experiment.experiment]
+    drawings = {"motivation": figures.motivation, "sweep": figures.sweep}
+    if experiment.experiment not in drawings:
+        raise ConfigError(f"--view: experiment '{experiment.experiment}' has no figure; {', '.join(drawings)} have one")
+    draw = drawings[experiment.experiment]
     style.save(draw(_frame(experiment, _results(files))), out.with_suffix(""))
 
 
