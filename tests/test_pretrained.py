@@ -67,9 +67,9 @@ def test_a_missing_file_of_a_package_is_named_with_those_there() -> None:
 
 
 def test_a_model_comes_from_one_place() -> None:
-    for model in (ExternalModel(name="x"), SMOLLM2.model_copy(update={"path": "gpt2"})):
-        with pytest.raises(ConfigError, match="give exactly one"):
-            pretrained.external(model)
+    for model in ({"name": "x"}, {**SMOLLM2.canonical(), "path": "gpt2"}, {"name": "x", "package": "y"}):
+        with pytest.raises(ConfigError, match="give either path, or package and gguf"):
+            ExternalModel.from_values(model, "models")
 
 
 def test_a_hub_that_cannot_be_reached_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

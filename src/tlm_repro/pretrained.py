@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tlm_repro import models
 from tlm_repro.artifacts import Manifest
-from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
+from tlm_repro.errors import ArtifactError, EvaluationError
 from tlm_repro.spec import ExternalModel
 
 # The pinned release of each package whose weights this project's configurations use. Their dependencies compile
@@ -30,13 +30,8 @@ def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
         (model in evaluation mode on `device`, tokenizer), both Hugging Face objects.
 
     Raises:
-        ConfigError: `spec` names neither a path nor a package, or both.
         EvaluationError: the package, the file or the hub's model can't be had; the message says how to get it.
     """
-    if (spec.path is None) == (spec.package is None):
-        raise ConfigError(
-            f"external model '{spec.name}' has path {spec.path!r} and package {spec.package!r}: give exactly one"
-        )
     if spec.package is not None:
         return load(gguf_file(spec).parent, device=device, gguf_file=spec.gguf)
     options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})

@@ -250,8 +250,9 @@ def test_one_sided_split_is_refused(corpus, tmp_path, fraction, side):
 
 
 def test_manifest_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "a").touch()
     manifest = write_manifest(
-        tmp_path, kind="model", id="x", spec={}, summary={}, files=[], device="cpu", wall_time_s=0.0
+        tmp_path, kind="model", id="x", spec={}, summary={}, files=[tmp_path / "a"], device="cpu", wall_time_s=0.0
     )
     with pytest.raises(ArtifactError, match="describes a model product, a data product was expected"):
         TokenData.open(manifest)
