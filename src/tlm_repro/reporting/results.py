@@ -187,7 +187,7 @@ class Results:
                 raise ArtifactError(
                     f"run {cell.run} has no {suite} evaluation, which experiment '{view.experiment}' needs for "
                     f"cell '{cell.label}' ({cell.architecture}, {cell.scale}, seed {cell.seed}); make it with "
-                    f"`snakemake evaluations` (results/evaluations/{cell.run}/) or fetch it with `dvc pull evaluate`"
+                    f"`snakemake evaluations` (results/evaluations/{cell.run}/)"
                 )
 
 
