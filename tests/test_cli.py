@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.models.configuration import TLMConfig
+from tlm_repro.models.decoder import TLMForCausalLM
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -75,6 +78,17 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], messa
     assert done.stderr.startswith("tlm-repro: error: ")
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_writes_a_llama_and_prints_what_it_costs(tmp_path: Path):
+    config = TLMConfig(hidden_size=32, num_hidden_layers=3, intermediate_sizes=(48, 32, 16), vocab_size=64)
+    TLMForCausalLM(config).save_pretrained(tmp_path / "ours")
+    done = run("export", "--model", "ours", "--out", "served/llama", "--dtype", "bf16", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("ours as llama, bf16: 3 layers, MLP widths 16 to 48 filled up to 48\n")
+    assert re.search(r"of these in MLPs, M .* \+50\.0 %", done.stdout)
+    written = json.loads((tmp_path / "served/llama/config.json").read_text())
+    assert (written["model_type"], written["intermediate_size"], written["dtype"]) == ("llama", 48, "bfloat16")
 
 
 def test_the_published_tables_support_the_paper_s_claims():

@@ -37,7 +37,7 @@ def labels(ids: set[str]) -> set[str]:
     return {name.rsplit("-", 1)[0] for name in ids}
 
 
-@pytest.mark.parametrize(("name", "pairs"), [("config.yaml", 2), ("config/paper.yaml", 4)])
+@pytest.mark.parametrize(("name", "pairs"), [("config.yaml", 4), ("config/paper.yaml", 8)])
 def test_every_run_once(name: str, pairs: int):
     """19 runs for Figure 2 and Table 1, whose uniform model they share, and a pair for each model of Table 2."""
     grid = expand(load(ROOT / name))
@@ -112,7 +112,7 @@ def test_evaluation_edits_change_evaluations_and_not_runs():
 
 def test_seeds_multiply_cells_and_share_their_data_order():
     grid = edited("seeds", [0, 1])
-    assert len(grid.runs) == 2 * 23
+    assert len(grid.runs) == 2 * 27
     pairs = {(c.label, c.seed): grid.runs[c.run].training.seed for c in grid.experiments["motivation"]}
     assert pairs[("uniform", 1)] == pairs[("wider-late", 1)] == 1
 

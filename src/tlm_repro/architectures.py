@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tlm_repro import costs
 from tlm_repro.errors import ConfigError
+from tlm_repro.options import HopeOptions, TitansOptions
 from tlm_repro.spec import ModelSpec, Spec
 
 
@@ -17,14 +19,19 @@ class NoOptions(Spec):
     """An architecture without options of its own."""
 
 
-def swiglu_parameters(model: ModelSpec, width: int) -> int:
-    """Gate, up and down maps, no bias: 3·d·width."""
-    return 3 * model.model_width * width
+def never(_: Any) -> bool:
+    """No options make such a mixer or feed-forward block keep a state: keys and values are all it caches."""
+    return False
 
 
-def swiglu_flops(model: ModelSpec, width: int, time: int) -> int:
-    """Every weight takes part in one multiply-add a token."""
-    return 2 * time * swiglu_parameters(model, width)
+def always(_: Any) -> bool:
+    """Whatever the options, there is a state beside keys and values."""
+    return True
+
+
+def keeps_levels(options: HopeOptions) -> bool:
+    """Levels that change within the sequence are a state; those that change in training alone aren't."""
+    return options.fast_levels > 0
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,9 @@ class Architecture:
     """One entry. Costs are those of one layer; FLOPs, of one forward pass of one sequence of `time` tokens.
 
     `mixer` and `feed_forward` are built as `Class(config, index)`. A mixer maps (hidden, context, cache) to hidden, a
-    feed-forward block maps hidden to hidden; the cost of the latter takes the layer's width, which is never 0.
+    feed-forward block (hidden, residual, context, cache): its input, normed, and the residual it came from. The cost of
+    the latter takes the layer's width, which is never 0. `stateful` says, of the typed options, whether one of the two
+    caches more than attention's keys and values.
     """
 
     title: str
@@ -40,41 +49,41 @@ class Architecture:
     mixer_flops: Callable[[ModelSpec, int], int]
     mixer: str = "tlm_repro.models.attention:CausalAttention"
     feed_forward: str = "tlm_repro.models.layers:SwiGLU"
-    feed_forward_parameters: Callable[[ModelSpec, int], int] = swiglu_parameters
-    feed_forward_flops: Callable[[ModelSpec, int, int], int] = swiglu_flops
+    feed_forward_parameters: Callable[[ModelSpec, int], int] = costs.swiglu_parameters
+    feed_forward_flops: Callable[[ModelSpec, int, int], int] = costs.swiglu_flops
     options: type[Spec] = NoOptions
-
-
-def attention_parameters(model: ModelSpec) -> int:
-    """Query, key, value and output projections, no bias: 4·d²."""
-    return 4 * model.model_width**2
-
-
-def attention_flops(model: ModelSpec, time: int) -> int:
-    """Four d×d projections and the full T×T scores and mixture, two FLOPs a multiply-add."""
-    return 2 * time * attention_parameters(model) + 4 * time * time * model.model_width
-
-
-def gated_attention_parameters(model: ModelSpec) -> int:
-    """Attention and one more d×d map, for the output gate (arXiv 2505.06708, position G1)."""
-    return attention_parameters(model) + model.model_width**2
-
-
-def gated_attention_flops(model: ModelSpec, time: int) -> int:
-    return attention_flops(model, time) + 2 * time * model.model_width**2
+    stateful: Callable[[Any], bool] = never
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
         title="Transformer",
-        mixer_parameters=attention_parameters,
-        mixer_flops=attention_flops,
+        mixer_parameters=costs.attention_parameters,
+        mixer_flops=costs.attention_flops,
     ),
     "gated_attention": Architecture(
         title="Gated Attention",
-        mixer_parameters=gated_attention_parameters,
-        mixer_flops=gated_attention_flops,
+        mixer_parameters=costs.gated_attention_parameters,
+        mixer_flops=costs.gated_attention_flops,
         mixer="tlm_repro.models.attention:GatedAttention",
+    ),
+    "titans": Architecture(
+        title="Titans",
+        mixer_parameters=costs.titans_parameters,
+        mixer_flops=costs.titans_flops,
+        mixer="tlm_repro.models.titans:mixer",
+        options=TitansOptions,
+        stateful=always,
+    ),
+    "hope_attention": Architecture(
+        title="Hope-attention",
+        mixer_parameters=costs.attention_parameters,
+        mixer_flops=costs.attention_flops,
+        feed_forward="tlm_repro.models.continuum:ContinuumMemory",
+        feed_forward_parameters=costs.continuum_parameters,
+        feed_forward_flops=costs.continuum_flops,
+        options=HopeOptions,
+        stateful=keeps_levels,
     ),
 }
 

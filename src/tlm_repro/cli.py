@@ -143,6 +143,19 @@ def novelty(
 
 
 @app.command()
+def export(
+    model: Annotated[Path, typer.Option(help="manifest.json of a trained run, or a Hugging Face folder of ours.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; it may not hold anything yet.")],
+    format: Annotated[str, typer.Option(help="What to write: llama.")] = "llama",
+    dtype: Annotated[str, typer.Option(help="Of the weights: fp32, bf16 or fp16.")] = "fp32",
+) -> None:
+    """Writes a trained Transformer as a standard Llama with the same logits, narrower MLPs filled up with zeros."""
+    from tlm_repro.models.export import export as write
+
+    typer.echo(write(model, out, format=format, dtype=dtype).to_text())
+
+
+@app.command()
 def schema(folder: Annotated[Path, typer.Option(help="Root of the repository.")] = Path()) -> None:
     """Writes the configuration's JSON schema and its reference from the typed source."""
     from tlm_repro.config_reference import write

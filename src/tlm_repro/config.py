@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tlm_repro.allocation.widths import label
-from tlm_repro.spec import Corpus, ExternalModel, NoveltyText, Scalar, Tokenizer, ZeroShotTask
+from tlm_repro.spec import Corpus, ExternalModel, NoveltyText, Option, Tokenizer, ZeroShotTask
 
 
 def _no_boolean(value: Any) -> Any:
@@ -244,7 +244,7 @@ class Config(Section):
     )
     data: DataConfig = Field(description="Corpus and tokenizer.")
     model: ModelConfig = Field(description="What every model shares.")
-    architectures: dict[str, dict[str, Scalar]] = Field(
+    architectures: dict[str, dict[str, Option]] = Field(
         min_length=1, description="Each architecture with its own options."
     )
     scales: dict[Name, ScaleConfig] = Field(min_length=1, description="Model sizes.")

@@ -139,7 +139,7 @@ def model_spec(config: Config, arch: str, scale: str, allocation: AllocationConf
         intermediate_sizes=layer_widths(allocation.schedule, size.layers, width, **allocation.parameters()),
         vocab_size=config.data.tokenizer.vocab_size,
         sequence_length=config.training.sequence_length,
-        mixer=options.canonical(),
+        mixer={name: value for name, value in options.canonical().items() if value is not None},
         **dict(config.model),
     )
 

@@ -22,6 +22,7 @@ from tlm_repro.artifacts import canonical_json, fingerprint
 from tlm_repro.errors import ConfigError
 
 Scalar = bool | int | float | str
+Option = Scalar | tuple[Scalar, ...]
 ZeroShotTask = Literal[
     "wikitext",
     "lambada_openai",
@@ -187,7 +188,7 @@ class ModelSpec(Spec):
     rope_theta: float = Field(gt=0, allow_inf_nan=False)
     norm_eps: float = Field(gt=0, allow_inf_nan=False)
     initializer_range: float = Field(gt=0, allow_inf_nan=False)
-    mixer: dict[str, Scalar] = {}
+    mixer: dict[str, Option] = {}
 
 
 class TrainingSpec(Spec):

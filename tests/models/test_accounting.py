@@ -1,18 +1,36 @@
+import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tlm_repro import grid
+from tlm_repro.architectures import ARCHITECTURES
+from tlm_repro.config_loading import load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.accounting import forward_flops, parameters, training_flops
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import ModelSpec
 
+MEMORY = {"memory_head_dim": 8, "chunk": 4, "window": 6, "persistent": 3, "segment": 8}
+MODELS = {
+    "transformer": ("transformer", {}),
+    "gated_attention": ("gated_attention", {}),
+    "titans mag": ("titans", {**MEMORY, "variant": "mag"}),
+    "titans lmm": ("titans", {**MEMORY, "variant": "lmm"}),
+    "titans lmm linear": ("titans", {**MEMORY, "variant": "lmm", "depth": 1}),
+    "titans mac": ("titans", {**MEMORY, "variant": "mac"}),
+    "hope_attention": ("hope_attention", {"periods": (1, 2)}),
+    "hope_attention in context": ("hope_attention", {"update": "in_context", "periods": (4, 8, 8, 0)}),
+}
 
-def model_spec(architecture="transformer", widths=(48, 0, 16), width=32, heads=4, vocabulary=97, time=24, tied=False):
+
+def model_spec(model="transformer", widths=(48, 0, 16), width=32, heads=4, vocabulary=97, time=24, tied=False):
+    architecture, options = MODELS[model]
     return ModelSpec(
         architecture=architecture,
         layers=len(widths),
@@ -25,6 +43,7 @@ def model_spec(architecture="transformer", widths=(48, 0, 16), width=32, heads=4
         rope_theta=1e4,
         norm_eps=1e-5,
         initializer_range=0.02,
+        mixer=options,
     )
 
 
@@ -38,10 +57,7 @@ def size(module):
     return sum(weight.numel() for weight in module.parameters())
 
 
-ARCHITECTURES = ("transformer", "gated_attention")
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", MODELS)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("widths", [(48, 0, 16), (32,) * 5, (0, 0), (16,)])
 def test_parameters_are_those_of_the_built_decoder(architecture, tied, widths):
@@ -74,13 +90,32 @@ def test_shapes_of_the_paper_have_their_nominal_size(architecture, layers, width
     assert size(built(spec)) == parameters(spec).total
 
 
+PAPER = load(Path(__file__).parents[2] / "config/paper.yaml")
+
+
+@pytest.mark.parametrize("scale", PAPER.scales)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_has_every_scale_of_the_paper(scale, architecture):
+    """Within 1.5 % of the nominal size, uniform and tapered alike, and as the decoder is built."""
+    width = PAPER.scales[scale].mlp_width[architecture]
+    assert width % 128 == 0
+    nominal = {"440m": 440e6, "760m": 760e6, "1.3b": 1.3e9}[scale]
+    for name in ("uniform", "tapered"):
+        spec = grid.model_spec(PAPER, architecture, scale, PAPER.allocations[name])
+        total = parameters(spec).total
+        assert abs(total / nominal - 1) <= 0.015
+        assert size(built(spec)) == total
+
+
+@pytest.mark.parametrize("architecture", MODELS)
 @pytest.mark.parametrize(("widths", "time"), [((48, 0, 16), 24), ((32, 32), 7), ((16,), 1)])
 def test_flops_are_those_that_torch_counts(architecture, widths, time):
-    # On the meta device torch breaks attention down into matrix products; its fused CPU kernel it doesn't count at all.
+    # On the meta device torch breaks attention down into matrix products; its fused CPU kernel it doesn't count at all,
+    # nor, unless told to, products that are added in place.
     spec = model_spec(architecture, widths, time=time)
     model, tokens = built(spec).eval(), torch.zeros(1, time, dtype=torch.long, device="meta")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    in_place = {torch.ops.aten.baddbmm_: lambda base, left, right, **_: 2 * math.prod(left) * right[-1]}
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         model(tokens)
     assert forward_flops(spec, time) == counter.get_total_flops()
 
@@ -101,7 +136,7 @@ def test_flops_of_a_shape_worked_out_by_hand():
     assert training_flops(spec, 6) == 3 * 2 * forward_flops(spec, 3)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", MODELS)
 def test_equal_width_sums_cost_exactly_the_same(architecture):
     uniform = model_spec(architecture, (64,) * 4)
     for widths in [(96, 80, 48, 32), (32, 48, 80, 96), (128, 64, 48, 16)]:

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import Field
 
-from tlm_repro import architectures
+from tlm_repro import costs
 from tlm_repro.architectures import ARCHITECTURES, Architecture
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.configuration import TLMConfig
@@ -25,8 +25,8 @@ def windowed(monkeypatch):
     """An architecture with one option, registered for one test."""
     entry = Architecture(
         title="Windowed",
-        mixer_parameters=architectures.attention_parameters,
-        mixer_flops=architectures.attention_flops,
+        mixer_parameters=costs.attention_parameters,
+        mixer_flops=costs.attention_flops,
         options=WindowOptions,
     )
     monkeypatch.setitem(ARCHITECTURES, "windowed", entry)

@@ -6,13 +6,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from tlm_repro.architectures import ARCHITECTURES
 from tlm_repro.errors import ConfigError
 from tlm_repro.models import register
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM, TLMModel
 
 VOCABULARY = 61
-ARCHITECTURES = ("transformer", "gated_attention")
+# Chunks and windows that the 20 tokens of these tests cross several times.
+OPTIONS = {
+    "titans": {"memory_head_dim": 8, "expansion": 2, "chunk": 4, "window": 6, "persistent": 3, "segment": 8},
+    "hope_attention": {"update": "in_context", "periods": (3, 8, 8, 0)},
+}
 
 
 def small(architecture="transformer", widths=(48, 0, 16), **other):
@@ -20,7 +25,10 @@ def small(architecture="transformer", widths=(48, 0, 16), **other):
     shape = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": len(widths), "vocab_size": VOCABULARY}
     # A wide initialisation: sharp distributions make an error visible.
     config = TLMConfig(
-        **{**shape, "initializer_range": 0.2, **other}, architecture=architecture, intermediate_sizes=widths
+        **{**shape, "initializer_range": 0.2, **other},
+        architecture=architecture,
+        intermediate_sizes=widths,
+        mixer=OPTIONS.get(architecture),
     )
     return TLMForCausalLM(config)
 
@@ -135,28 +143,6 @@ def test_padding_on_either_side_changes_no_real_prediction(tokens, architecture,
     torch.testing.assert_close(logits[:, real], model(tokens).logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_left_padded_batch_generates_what_each_prompt_does_alone(tokens, architecture):
-    model = small(architecture).eval()
-    prompts = [tokens[0, :3], tokens[0, :11], tokens[1, :7]]
-    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
-    alone = [model.generate(prompt[None], **options)[0, len(prompt) :].tolist() for prompt in prompts]
-    padded = torch.stack([torch.cat((prompt.new_zeros(11 - len(prompt)), prompt)) for prompt in prompts])
-    mask = torch.stack([(torch.arange(11) >= 11 - len(prompt)).long() for prompt in prompts])
-    together = model.generate(padded, attention_mask=mask, **options)[:, 11:].tolist()
-    assert together == alone
-    uncached = model.generate(padded, attention_mask=mask, use_cache=False, **options)[:, 11:].tolist()
-    assert uncached == alone
-
-
-def test_greedy_generation_takes_the_likeliest_token_each_time(tokens):
-    model, sequence = small().eval(), tokens[:1, :4]
-    for _ in range(8):
-        sequence = torch.cat((sequence, model(sequence).logits[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
-    generated = model.generate(tokens[:1, :4], max_new_tokens=8, do_sample=False, pad_token_id=0)
-    assert generated.tolist() == sequence.tolist()
-
-
 @pytest.mark.parametrize("kept", [1, 5, torch.tensor([0, 3, 19])])
 def test_logits_to_keep_selects_positions(tokens, kept):
     model = small().eval()
@@ -228,7 +214,9 @@ def test_a_saved_decoder_comes_back_through_the_auto_classes(tmp_path, tokens, a
     assert type(AutoConfig.from_pretrained(tmp_path)) is TLMConfig
     assert type(AutoModel.from_pretrained(tmp_path)) is TLMModel
     assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) is tied
-    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, atol=0, rtol=0)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), atol=0, rtol=0)
+    # Not to the bit: weights read from a file are aligned differently in memory, and matrix products round with that.
+    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, atol=1e-5, rtol=1e-5)
 
 
 def test_gradient_checkpointing_changes_no_gradient(tokens):

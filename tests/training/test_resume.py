@@ -80,11 +80,18 @@ def rows(place: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in json.loads(line).items() if key != "tokens_per_second"} for line in lines]
 
 
-@pytest.mark.parametrize("micro_batch", [8, 2])
+@pytest.mark.parametrize(
+    ("architecture", "micro_batch"), [("transformer", 8), ("transformer", 2), ("hope_attention", 4)]
+)
 def test_a_run_killed_and_stopped_ends_in_the_same_bits(
-    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, micro_batch: int
+    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, architecture: str, micro_batch: int
 ) -> None:
-    spec, calm, rough = tiny_run(steps=STEPS), tmp_path / "calm", tmp_path / "rough"
+    # The levels of Hope-attention take a step every 1, 2, 4 and 8 steps: most stops are in the middle of a period.
+    spec, calm, rough = (
+        tiny_run(steps=STEPS, model={"architecture": architecture}),
+        tmp_path / "calm",
+        tmp_path / "rough",
+    )
     options = {"micro_batch_sequences": micro_batch, "validations": 4, "checkpoint_seconds": 0.0}
     undisturbed = launch(spec, calm, **options)
     moments = random.Random(micro_batch)
@@ -127,11 +134,13 @@ def together(launch: Launch, spec: RunSpec, place: Path, **options: Any) -> list
     return [launch(spec, place, environment, **options) for environment in ranks]
 
 
+@pytest.mark.parametrize("architecture", ["transformer", "hope_attention"])
 def test_two_processes_train_like_one_and_stop_together(
-    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path
+    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, architecture: str
 ) -> None:
     # A large eps: AdamW divides by the root of the gradient's square, which makes much of rounding where it is tiny.
-    spec, one, two = tiny_run(steps=20, eps=1e-3), tmp_path / "one", tmp_path / "two"
+    spec = tiny_run(steps=20, eps=1e-3, model={"architecture": architecture})
+    one, two = tmp_path / "one", tmp_path / "two"
     assert finish(launch(spec, one)) == 0
     pair = together(launch, spec, two, micro_batch_sequences=2)
     assert stop_at(pair[1], two, 5, signal.SIGUSR1) == 75

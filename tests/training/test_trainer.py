@@ -90,6 +90,59 @@ def test_equals_a_plain_loop_whatever_the_accumulation(
             np.testing.assert_allclose(file.get_tensor(name), wanted[name].detach().numpy(), atol=2e-5, err_msg=name)
 
 
+def slow_continuum(spec: RunSpec, data: TokenData) -> dict[str, torch.Tensor]:
+    """A run of Hope-attention by hand: each tensor has an optimiser of its own, which sees the mean of a period's
+    gradients, each of them clipped with those of all tensors when its step came."""
+    training = spec.training
+    model = initial_model(spec.model, data, training.seed)
+    tensors = dict(model.named_parameters())
+    periods = {name: 2 ** int(name.split("levels.")[1][0]) if "levels." in name else 1 for name in tensors}
+    optimizers = {
+        name: torch.optim.AdamW(
+            [tensor],
+            betas=(training.beta1, training.beta2),
+            eps=training.eps,
+            weight_decay=training.weight_decay if tensor.ndim > 1 else 0.0,
+            foreach=False,
+        )
+        for name, tensor in tensors.items()
+    }
+    batches = Batches(data.train, sequence_length=16, batch_sequences=8, seed=training.seed)
+    held: dict[str, list[torch.Tensor]] = {name: [] for name in tensors}
+    for step in range(1, training.steps + 1):
+        batch = torch.from_numpy(batches.batch(step - 1))
+        loss = model(input_ids=batch[:, :-1], shift_labels=batch[:, 1:]).loss
+        gradients = torch.autograd.grad(loss, list(tensors.values()))
+        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
+        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
+        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / rest)
+        final = training.final_learning_rate_ratio
+        rate = training.peak_learning_rate * min(step / warm, final + (1 - final) * fall)
+        for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
+            held[name].append(gradient * min(1.0, training.clip_norm / norm))
+            if step % periods[name] == 0:
+                tensor.grad = torch.stack(held[name]).mean(dim=0)
+                optimizers[name].param_groups[0]["lr"] = rate
+                optimizers[name].step()
+                held[name].clear()
+    return tensors
+
+
+@pytest.mark.parametrize("micro_batch", [8, 2])
+def test_levels_of_a_continuum_take_their_steps_on_clipped_gradients(
+    tiny_run: Run, periodic_data: TokenData, place: dict[str, Path], micro_batch: int
+) -> None:
+    spec = tiny_run(steps=11, clip_norm=0.05, eps=1e-4, model={"architecture": "hope_attention"})
+    wanted = slow_continuum(spec, periodic_data)
+    pretrain(spec, periodic_data, **place, options=TrainerOptions(micro_batch, validations=1))
+    initial = initial_model(spec.model, periodic_data, spec.training.seed).state_dict()
+    with safe_open(place["folder"] / "model" / "model.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            found = file.get_tensor(name)
+            torch.testing.assert_close(found, wanted[name].detach(), atol=2e-5, rtol=0, msg=name)
+            assert (found - initial[name]).abs().max() > 2e-4, name
+
+
 def test_sees_exactly_the_planned_tokens(
     tiny_run: Run, periodic_data: TokenData, place: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,9 +63,9 @@ def finish(folder: Path, config: str = "config.yaml") -> None:
 def test_everything_is_in_the_default_graph(checkout: Path):
     assert jobs(dry_run(checkout, "all")) == {
         "tokenize": 1,
-        "pretrain": 23,
-        "evaluate": 27,
-        "measure_novelty": 5,
+        "pretrain": 27,
+        "evaluate": 35,
+        "measure_novelty": 9,
         "table": 3,
         "figure": 2,
         "allocation_figure": 1,
@@ -89,20 +89,20 @@ def test_a_model_read_on_a_text_from_the_hub_needs_no_data_set_of_ours(checkout:
 
 def test_the_paper_s_graph_from_an_empty_home_by_the_bare_profile_name(checkout: Path):
     counts = jobs(dry_run(checkout, "all", "--profile", "slurm", "--configfile", "config/paper.yaml"))
-    assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (27, 27 + 8, 8 + 4)
+    assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (35, 35 + 16, 16 + 4)
 
 
 TARGETS = {
     "results/tables/sweep.csv": {"tokenize": 1, "pretrain": 16, "evaluate": 16, "table": 1},
     "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "figure": 1},
-    "results/tables/main.csv": {"tokenize": 1, "pretrain": 4, "evaluate": 8, "table": 1},
+    "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "table": 1},
     "results/figures/allocation.svg": {"allocation_figure": 1},
     "data": {"tokenize": 1, "data": 1},
-    "models": {"tokenize": 1, "pretrain": 23, "models": 1},
+    "models": {"tokenize": 1, "pretrain": 27, "models": 1},
     "novelty": {
         "tokenize": 1,
-        "pretrain": 4,
-        "measure_novelty": 5,
+        "pretrain": 8,
+        "measure_novelty": 9,
         "novelty_table": 1,
         "novelty_figure": 1,
         "novelty": 1,
@@ -144,17 +144,17 @@ def test_a_mark_of_a_killed_job_hides_none_of_the_work_behind_it(checkout: Path)
     mark.write_text("{}")
     counts = jobs(dry_run(checkout, "all"))
     assert "tokenize" not in counts
-    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (23, 27, 3)
+    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (27, 35, 3)
 
 
 EDITS = [
     (
         "peak_learning_rate: 3.0e-3",
         "peak_learning_rate: 1.0e-3",
-        {"pretrain": 23, "evaluate": 27, "measure_novelty": 4},
+        {"pretrain": 27, "evaluate": 35, "measure_novelty": 8},
     ),
-    ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": 23}),
-    ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": 5}),
+    ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": 27}),
+    ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": 9}),
     ("name: demo", "name: other", {}),
     ("checkpoint_seconds: 30", "checkpoint_seconds: 60", {}),
 ]
@@ -203,4 +203,4 @@ def test_a_product_of_another_configuration_is_explained(checkout: Path):
 
 
 def test_a_second_seed_doubles_the_runs(checkout: Path):
-    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * 23
+    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * 27

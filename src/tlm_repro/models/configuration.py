@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from huggingface_hub.dataclasses import strict
 from pydantic import ValidationError
 from transformers import PretrainedConfig
 
@@ -9,7 +10,10 @@ from tlm_repro.architectures import architecture
 from tlm_repro.errors import ConfigError
 from tlm_repro.spec import ModelSpec, Spec
 
+STATE_LAYER = "tlm_state"
 
+
+@strict(accept_kwargs=True)
 class TLMConfig(PretrainedConfig):
     """Shape and options of a decoder.
 
@@ -28,9 +32,9 @@ class TLMConfig(PretrainedConfig):
     num_attention_heads: int = 4
     intermediate_sizes: list[int] | tuple[int, ...] = (512, 512)
     max_position_embeddings: int = 4096
-    rope_theta: float = 10000.0
-    rms_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
+    rope_theta: float | int = 10000.0
+    rms_norm_eps: float | int = 1e-5
+    initializer_range: float | int = 0.02
     tie_word_embeddings: bool = False
     mixer: dict[str, Any] | None = None
     bos_token_id: int | None = None
@@ -69,6 +73,15 @@ class TLMConfig(PretrainedConfig):
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What the cache keeps for each layer, as transformers reads it: keys and values, or a state beside them."""
+        stateful = architecture(self.architecture).stateful(self.options)
+        return [STATE_LAYER if stateful else "full_attention"] * self.num_hidden_layers
+
+    def validate_layer_type(self) -> None:
+        """Nothing to check: `layer_types` is derived. transformers would take types from a closed list only."""
 
     @property
     def options(self) -> Spec:

@@ -20,6 +20,7 @@ from transformers.utils.output_capturing import capture_outputs
 from tlm_repro.architectures import architecture, load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.attention import causal_mask
+from tlm_repro.models.cache import past_length
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.layers import Context, ResidualProjection, Rotary
 from tlm_repro.models.loss import cross_entropy, head_cross_entropy, shifted
@@ -43,7 +44,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         """(B, T, D) → (B, T, D)."""
         hidden = hidden + self.mixer(self.input_norm(hidden), context, cache)
         if self.mlp is not None and self.mlp_norm is not None:
-            hidden = hidden + self.mlp(self.mlp_norm(hidden))
+            hidden = hidden + self.mlp(self.mlp_norm(hidden), hidden, context, cache)
         return hidden
 
 
@@ -64,6 +65,8 @@ class TLMPreTrainedModel(PreTrainedModel):
         if isinstance(module, ResidualProjection):
             deviation = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
             init.normal_(module.weight, mean=0.0, std=deviation)
+        elif callable(own := getattr(module, "initialise", None)):
+            own()
         else:
             super()._init_weights(module)
 
@@ -105,9 +108,8 @@ class TLMModel(TLMPreTrainedModel):
 
     def context(self, hidden: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> Context:
         """What the layers share. Without `positions`, each row counts from its first real token."""
-        time = hidden.shape[1]
-        past = int(cache.get_seq_length()) if cache is not None else 0
-        padding = None
+        time, past = hidden.shape[1], past_length(cache)
+        padding = given = None
         if mask is not None and mask.ndim == 2:
             if mask.shape[1] != past + time:
                 raise ConfigError(
@@ -115,14 +117,17 @@ class TLMModel(TLMPreTrainedModel):
                     "pass one entry for each of both"
                 )
             padding = None if bool(mask.all()) else mask.bool()
-        if mask is None or mask.ndim == 2:
-            mask = causal_mask(time, past, padding, hidden.device)
+        else:
+            given = mask
         if positions is None and padding is not None:
             positions = (padding.cumsum(dim=-1) - 1).clamp(min=0)[:, past:]
         elif positions is None and past:
             positions = torch.arange(past, past + time, device=hidden.device)[None]
-        rotary = self.rotary.first(time, hidden.device) if positions is None else self.rotary.at(positions)
-        return Context(rotary=rotary, mask=mask, padding=None if padding is None else padding[:, past:])
+        return Context(
+            rotary=self.rotary.first(time, hidden.device) if positions is None else self.rotary.at(positions),
+            padding=None if padding is None else padding[:, past:],
+            make_mask=lambda: causal_mask(time, past, padding, hidden.device) if given is None else given,
+        )
 
 
 class TLMForCausalLM(TLMPreTrainedModel, GenerationMixin):

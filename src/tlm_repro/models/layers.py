@@ -3,7 +3,10 @@
 Shapes: B batch, T time, D model width, H heads, E head width, F feed-forward width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,18 +48,27 @@ class Rotary:
         return table[:, :time]
 
 
-@dataclass(frozen=True, slots=True)
+def unmasked() -> None:
+    """Plain causal attention needs no mask."""
+
+
+@dataclass(frozen=True)
 class Context:
     """What one forward pass knows of its tokens, the same for every layer.
 
     rotary: rotation of each position, complex (1 or B, T, 1, E/2).
-    mask: (B, 1, T, keys), True where a query may see a key; None: plain causal attention.
     padding: (B, T), True at real tokens, for mixers that carry a state; None: all are real.
+    make_mask: makes `mask`, which grows with the number of keys and which not every mixer asks for.
     """
 
     rotary: Tensor
-    mask: Tensor | None = None
     padding: Tensor | None = None
+    make_mask: Callable[[], Tensor | None] = unmasked
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """(1 or B, 1, T, keys), True where a query may see a key; None: plain causal attention."""
+        return self.make_mask()
 
 
 def rotate(heads: Tensor, rotary: Tensor) -> Tensor:
@@ -80,6 +92,6 @@ class SwiGLU(nn.Module):
         self.up = nn.Linear(config.hidden_size, width, bias=False)
         self.down = ResidualProjection(width, config.hidden_size)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+    def forward(self, hidden: Tensor, *_: Any) -> Tensor:
+        """(B, T, D) → (B, T, D); what else a feed-forward block is given has no part in it."""
         return self.down(F.silu(self.gate(hidden)) * self.up(hidden))

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tlm_repro.models.precision import compute_type
+
 IGNORED = -100
 
 
@@ -30,10 +32,7 @@ def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tenso
     gradient, each N·V, are never written out. For 4,096 tokens, D 128 and V 4,096 this took 0.45 times as long as
     the plain way on one CPU core.
     """
-    device = hidden.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if autocast else hidden.dtype
-    return _HeadCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), dtype)
+    return _HeadCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), compute_type(hidden))
 
 
 def slice_rows(vocabulary: int, device: str) -> int:

@@ -270,10 +270,7 @@ class Trainer:
             peak=training.peak_learning_rate,
             final_ratio=training.final_learning_rate_ratio,
         )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.take_step(self.step + 1, rate)
         self.step += 1
         return Update(loss=loss_value, grad_norm=norm_value, learning_rate=rate)
 
