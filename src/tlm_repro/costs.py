@@ -41,7 +41,7 @@ def gated_attention_flops(model: ModelSpec, time: int) -> int:
 
 def titans_parameters(model: ModelSpec) -> int:
     """The memory and its projections, the output map, and what the variant adds."""
-    options, width = TitansOptions.model_validate(model.mixer), model.model_width
+    options, width = TitansOptions.from_values(model.mixer, "options of titans"), model.model_width
     head, heads = options.memory_head_dim, memory_heads(width, options.memory_head_dim)
     fast = head if options.depth == 1 else 2 * options.expansion * head  # ÷ d, over all heads
     memory = 3 * width**2 + 3 * width * CONVOLUTION + 3 * heads * (width + 1) + width * fast + 2 * width
@@ -52,7 +52,7 @@ def titans_parameters(model: ModelSpec) -> int:
 
 
 def titans_flops(model: ModelSpec, time: int) -> int:
-    options, width = TitansOptions.model_validate(model.mixer), model.model_width
+    options, width = TitansOptions.from_values(model.mixer, "options of titans"), model.model_width
     if options.variant == "lmm":
         return _memory_flops(options, width, time) + 4 * time * width**2
     persistent = 4 * options.persistent * width**2
@@ -105,14 +105,14 @@ def _chunk_flops(options: TitansOptions, width: int, time: int) -> int:
 
 def continuum_parameters(model: ModelSpec, width: int) -> int:
     """One SwiGLU's, split over the levels, and the rate maps of those that change within the sequence."""
-    options = HopeOptions.model_validate(model.mixer)
+    options = HopeOptions.from_values(model.mixer, "options of hope_attention")
     level_widths(options, width)  # a width that doesn't hold them is found before any work
     return swiglu_parameters(model, width) + options.fast_levels * 3 * (model.model_width + 1)
 
 
 def continuum_flops(model: ModelSpec, width: int, time: int) -> int:
     """A fast level is read as any other; before the last chunk, its errors, weights and momentum come on top."""
-    options = HopeOptions.model_validate(model.mixer)
+    options = HopeOptions.from_values(model.mixer, "options of hope_attention")
     total = swiglu_flops(model, width, time)
     parts = level_widths(options, width)
     for part, chunk in list(zip(parts, options.periods, strict=True))[: options.fast_levels]:

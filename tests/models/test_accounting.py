@@ -114,7 +114,7 @@ def test_flops_are_those_that_torch_counts(architecture, widths, time):
     # nor, unless told to, products that are added in place.
     spec = model_spec(architecture, widths, time=time)
     model, tokens = built(spec).eval(), torch.zeros(1, time, dtype=torch.long, device="meta")
-    in_place = {torch.ops.aten.baddbmm_: lambda base, left, right, **_: 2 * math.prod(left) * right[-1]}
+    in_place = {torch.ops.aten.baddbmm_: lambda _, left, right, **__: 2 * math.prod(left) * right[-1]}
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         model(tokens)
     assert forward_flops(spec, time) == counter.get_total_flops()

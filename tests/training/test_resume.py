@@ -80,15 +80,22 @@ def rows(place: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in json.loads(line).items() if key != "tokens_per_second"} for line in lines]
 
 
+MODELS = {
+    "transformer": {"architecture": "transformer"},
+    "titans": {"architecture": "titans", "mixer": {"memory_head_dim": 8, "chunk": 8, "window": 12, "persistent": 2}},
+    "hope_attention": {"architecture": "hope_attention"},
+}
+
+
 @pytest.mark.parametrize(
-    ("architecture", "micro_batch"), [("transformer", 8), ("transformer", 2), ("hope_attention", 4)]
+    ("architecture", "micro_batch"), [("transformer", 8), ("transformer", 2), ("titans", 4), ("hope_attention", 4)]
 )
 def test_a_run_killed_and_stopped_ends_in_the_same_bits(
     launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, architecture: str, micro_batch: int
 ) -> None:
     # The levels of Hope-attention take a step every 1, 2, 4 and 8 steps: most stops are in the middle of a period.
     spec, calm, rough = (
-        tiny_run(steps=STEPS, model={"architecture": architecture}),
+        tiny_run(steps=STEPS, model=MODELS[architecture]),
         tmp_path / "calm",
         tmp_path / "rough",
     )
@@ -139,7 +146,7 @@ def test_two_processes_train_like_one_and_stop_together(
     launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, architecture: str
 ) -> None:
     # A large eps: AdamW divides by the root of the gradient's square, which makes much of rounding where it is tiny.
-    spec = tiny_run(steps=20, eps=1e-3, model={"architecture": architecture})
+    spec = tiny_run(steps=20, eps=1e-3, model=MODELS[architecture])
     one, two = tmp_path / "one", tmp_path / "two"
     assert finish(launch(spec, one)) == 0
     pair = together(launch, spec, two, micro_batch_sequences=2)
