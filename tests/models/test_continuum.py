@@ -16,7 +16,7 @@ from tlm_repro.spec import ModelSpec
 from tlm_repro.training.optimizer import parameter_groups
 
 WIDTH, EPS = 12, 1e-5
-IN_CONTEXT = {"update": "in_context", "periods": [3, 5, 0], "max_learning_rate": 0.05}
+IN_CONTEXT = {"update": "in_context", "periods": [3, 5, 5, 0], "max_learning_rate": 0.05}
 
 
 def settings(widths=(20,), model_width=WIDTH, **mixer):
@@ -75,7 +75,7 @@ def slow_fast_level(level, inputs, chunk, max_learning_rate):
         if now == 0:  # nothing came before it
             steps = [torch.zeros_like(weight) for weight in weights]
         else:
-            loss = (normed(swiglu(start, inputs[now - 1]), 1e-6) - vector).square().sum()
+            loss = (normed(swiglu(start, inputs[now - 1]), 1) - vector).square().sum()
             steps = torch.autograd.grad(loss, start, create_graph=True)
         momentum = [eta * old - max_learning_rate * theta * step for old, step in zip(momentum, steps, strict=True)]
         weights = [(1 - alpha) * old + new for old, new in zip(weights, momentum, strict=True)]
@@ -118,7 +118,8 @@ def test_one_level_is_the_transformers_mlp():
 
 @pytest.mark.parametrize("mixer", [{}, {"periods": [2, 7]}, {"update": "in_context"}, IN_CONTEXT])
 def test_a_tapered_stack_has_the_transformers_parameters_layer_by_layer(mixer):
-    widths = (*layer_widths("cosine", 12, 256, start=1.5, end=0.5), 77, 33, 5)
+    widths = layer_widths("cosine", 12, 256, start=1.5, end=0.5)
+    widths = widths if "update" in mixer else (*widths, 77, 33, 5)
     config = settings(widths, 128, **mixer)
     fast = sum(period > 0 for period in config.options.periods) if "update" in mixer else 0
     cost = architecture("hope_attention").feed_forward_parameters
@@ -167,6 +168,11 @@ def test_the_optimiser_hears_the_period_of_every_level():
     assert sizes == {1: 3 * WIDTH * 16, 2: 3 * WIDTH * 8, 8: 3 * WIDTH * 16}  # 40 = 16 + 8 + 8 + 8
     inside = ContinuumMemory(settings((40,), **IN_CONTEXT), 0)
     assert {group["update_period"] for group in parameter_groups(inside, 0.1)} == {1}
+
+
+def test_levels_of_unequal_width_are_refused_in_context():
+    with pytest.raises(ConfigError, match="an MLP width of 22 doesn't divide into 4 equal levels"):
+        ContinuumMemory(settings((22,), **IN_CONTEXT), 0)
 
 
 def test_a_width_below_one_a_level_is_refused():

@@ -80,7 +80,7 @@ def problem(kind, time, *, batch=2, heads=2, width=3, seed=0):
 
 
 def rms(vector):
-    return vector / (vector.square().sum() / vector.numel() + 1e-6).sqrt()
+    return vector / (vector.square().sum() / vector.numel() + 1).sqrt()
 
 
 def slow_read(kind, weights, scale, query):
@@ -279,7 +279,7 @@ def test_a_chunk_without_momentum_is_one_step_of_gradient_descent():
     weight, scale, steps = case.weights[0][0], case.scale[0], case.step[0, 0]
     keys, values = case.keys[0, 0], case.values[0, 0]
     inner = keys @ weight.t()
-    size = (inner.square().mean(dim=1, keepdim=True) + 1e-6).sqrt()
+    size = (inner.square().mean(dim=1, keepdim=True) + 1).sqrt()
     turned = inner / size
     error = 2 * scale * (keys + scale * turned - values)
     slope = (error - turned * (turned * error).mean(dim=1, keepdim=True)) / size

@@ -86,7 +86,7 @@ class SlowMemory:
         inner = weights[0] @ key
         if len(weights) == 2:
             inner = weights[1] @ (inner / 2 * (1 + torch.erf(inner / math.sqrt(2))))
-        return key + self.p.scale[head] * rms(inner, 1e-6)
+        return key + self.p.scale[head] * rms(inner, 1)
 
     def read(self, queries, weights):
         return torch.cat([self.answer(head, weights[head], queries[head]) for head in range(MEMORY_HEADS)])

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from tlm_repro.errors import ConfigError
 
-EPS = 1e-6
+# Added to the mean square of what a memory's norm divides. With a small one the norm would undo all forgetting, which
+# shrinks the weights and not their direction, while steps grew as the weights shrank: at 4,096 tokens the gradient of
+# an untrained memory then passes 1e18. With 1 a forgotten memory returns its key alone and a step stays a step. [ours]
+FLOOR = 1.0
 Weights = tuple[Tensor, ...]
 Apply = Callable[[int, Tensor], Tensor]  # (which weight, inputs (R, C, in)) → outputs (R, C, out)
 Write = tuple[Tensor, Tensor]  # inputs (R, C, in) and errors (R, C, out): the gradient at a token is error ⊗ input
@@ -99,14 +102,14 @@ class GatedMLP:
 
 
 class Rms:
-    """n = o / √(mean o² + ε) over the last axis, in fp32 at least, and its first and second derivative.
+    """n = o / √(mean o² + 1) over the last axis, in fp32 at least, and its first and second derivative.
 
-    The Jacobian is symmetric: J = r (1 − n nᵀ / N), with r = 1 / √(mean o² + ε).
+    The Jacobian is symmetric: J = r (1 − n nᵀ / N), with r = 1 / √(mean o² + 1).
     """
 
     def __init__(self, output: Tensor) -> None:
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        self.scale = torch.rsqrt(output.square().mean(-1, keepdim=True) + EPS)
+        self.scale = torch.rsqrt(output.square().mean(-1, keepdim=True) + FLOOR)
         self.normed = output * self.scale
 
     def pull(self, gradient: Tensor) -> Tensor:

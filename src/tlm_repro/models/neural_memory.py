@@ -16,11 +16,12 @@ from tlm_repro.costs import CONVOLUTION
 from tlm_repro.models.coefficients import token_rates
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.fast_weights import MemoryState, initial_state, recall, scan
-from tlm_repro.models.memories import EPS, ResidualMLP, Weights
+from tlm_repro.models.memories import ResidualMLP, Weights
 from tlm_repro.options import TitansOptions, memory_heads
 
-# Initial rates [ours]: a memory that fades over some hundred tokens, with short momentum and small steps.
-INITIAL_MOMENTUM, INITIAL_STEP, INITIAL_FORGETTING = 0.5, 0.1, 0.005
+EPS = 1e-6
+# Of an untrained memory [ours]: it fades over a thousand tokens, with short momentum and a tenth of the largest step.
+INITIAL_MOMENTUM, INITIAL_STEP, INITIAL_FORGETTING = 0.5, 0.1, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,12 @@ class NeuralMemory(nn.Module):
         self.norm = HeadNorm(config)
 
     def initialise(self) -> None:
-        """[ours] Convolutions as torch has them; fast weights that keep a vector's length; rates as above."""
+        """[ours] Convolutions as torch has them; rates as above; fast weights of deviation 1, so that a key of length 1
+        gives hidden units of that size and a step θ moves the read at a key by about 2θ of its error.
+        """
         init.uniform_(self.conv, -1 / math.sqrt(CONVOLUTION), 1 / math.sqrt(CONVOLUTION))
         for weight in self.weights:
-            init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
+            init.normal_(weight, std=1.0)
         shares = (INITIAL_MOMENTUM, INITIAL_STEP, INITIAL_FORGETTING)
         logits = torch.tensor([math.log(share / (1 - share)) for share in shares])
         init.copy_(self.rates.bias, logits.repeat_interleave(self.heads))
