@@ -77,7 +77,7 @@ class ChunkFunction(torch.autograd.Function):
 
 
 class Products:
-    """Batched matrix products in one type and the results in that of their first operand's state, fp32 at least."""
+    """Batched matrix products made in one type; what they are added to keeps its own."""
 
     def __init__(self, narrow: torch.dtype) -> None:
         self.narrow = narrow
