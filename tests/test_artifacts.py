@@ -45,6 +45,17 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
+def test_a_staged_folder_is_as_readable_as_any_new_file(tmp_path: Path):
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "file").touch()
+    with artifacts.staging(tmp_path, "model") as folder:
+        (folder / "weights").touch(mode=0o600)
+        (folder / "inner").mkdir(mode=0o700)
+    for staged, usual in (("model", plain), ("model/inner", plain), ("model/weights", plain / "file")):
+        assert (tmp_path / staged).stat().st_mode == usual.stat().st_mode
+
+
 def test_staging_replaces_a_folder_whole_or_not_at_all(tmp_path: Path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/old").touch()

@@ -64,13 +64,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        temporary.chmod(0o666 & ~current_umask())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def current_umask() -> int:
+    """The permissions that new files of this process don't get: it can only be read by setting it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def write_text(path: Path, text: str) -> None:
@@ -97,12 +102,17 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def staging(folder: Path, name: str) -> Iterator[Path]:
-    """Yields an empty folder beside `folder/name` that replaces it only if the block succeeds."""
+    """Yields an empty folder beside `folder/name` that replaces it only if the block succeeds.
+
+    It and its files get the permissions that any new file would have: temporary folders and safetensors are private,
+    and another account on a cluster couldn't read a trained model.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
     try:
         yield temporary
-        temporary.chmod(0o755)
+        for path in (temporary, *temporary.rglob("*")):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~current_umask())
         final = folder / name
         if final.exists():
             shutil.rmtree(final)

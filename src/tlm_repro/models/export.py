@@ -142,8 +142,6 @@ def export(source: Path, out: Path, *, format: str = "llama", dtype: str = "fp32
             versions=versions(),
         )
         write_json(temporary / RECORD, asdict(report))
-        for file in temporary.iterdir():  # safetensors makes its files unreadable to others, such as a server's account
-            shutil.copymode(temporary / RECORD, file)
     return report
 
 
