@@ -123,7 +123,7 @@ def test_only_the_models_of_table_2_run_the_benchmarks():
     assert benchmarked == {cell.run for cell in grid.experiments["main"]}
     assert all(any(s.suite == "validation" for s in suites.values()) for suites in grid.suites.values())
     assert len(grid.evaluations("sweep")) == 16
-    assert len(grid.evaluations("main")) == 8
+    assert len(grid.evaluations("main")) == 16
 
 
 def test_a_total_far_from_the_nominal_size_is_refused():
