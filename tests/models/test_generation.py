@@ -16,7 +16,7 @@ NEW = 8
 TITANS = {"memory_head_dim": 8, "expansion": 2, "chunk": 4, "window": 6, "persistent": 3, "segment": 8}
 OPTIONS = {
     "titans": [{**TITANS, "variant": variant} for variant in ("mag", "lmm", "mac")],
-    "hope_attention": [{"update": "optimizer"}, {"update": "in_context", "periods": (3, 8, 0)}],
+    "hope_attention": [{"update": "optimizer"}, {"update": "in_context", "periods": (3, 8, 8, 0)}],
 }
 CASES = [
     pytest.param(name, options, id=" ".join([name, *(value for value in options.values() if isinstance(value, str))]))
