@@ -133,17 +133,17 @@ def slow_scan(case, chunk, read="token"):
     return outputs, *lists
 
 
-def close(seen, expected, tolerance=1e-10):
+def assert_close(seen, expected, tolerance=1e-10):
     torch.testing.assert_close(seen, expected, atol=tolerance, rtol=tolerance)
 
 
 def same_state(seen, expected, chunk):
     """`start` says something only inside a chunk."""
     assert seen.count.tolist() == expected.count.tolist()
-    close(seen.weights, expected.weights)
-    close(seen.momentum, expected.momentum)
+    assert_close(seen.weights, expected.weights)
+    assert_close(seen.momentum, expected.momentum)
     if int(expected.count[0]) % chunk:
-        close(seen.start, expected.start)
+        assert_close(seen.start, expected.start)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,7 +153,7 @@ def test_scan_is_the_token_by_token_rule(kind, read, time, chunk):
     case = problem(kind, time)
     outputs, state = case.scan(chunk=chunk, read=read)
     expected, weights, momentum, start = slow_scan(case, chunk, read)
-    close(outputs, expected)
+    assert_close(outputs, expected)
     same_state(state, MemoryState(tuple(start), tuple(weights), tuple(momentum), torch.tensor([time, time])), chunk)
     assert state.count.dtype == torch.int64
 
@@ -162,10 +162,10 @@ def test_scan_is_the_rule_over_chunks_of_a_real_size():
     case = problem("residual 2", 150, batch=1, heads=1, width=8)
     outputs, state = case.scan(chunk=64)
     expected, weights, momentum, _ = slow_scan(case, 64)
-    close(outputs, expected, 1e-9)
-    close(list(state.weights), weights, 1e-9)
-    close(list(state.momentum), momentum, 1e-9)
-    close(case.to(torch.float32).scan(chunk=64)[0].double(), expected, 5e-4)
+    assert_close(outputs, expected, 1e-9)
+    assert_close(list(state.weights), weights, 1e-9)
+    assert_close(list(state.momentum), momentum, 1e-9)
+    assert_close(case.to(torch.float32).scan(chunk=64)[0].double(), expected, 5e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,7 +184,7 @@ def test_gradients_are_those_of_the_rule(kind, read):
             ends = (outputs, *weights, *momentum)
         sum((end * torch.randn_like(end)).sum() for end in ends).backward()
         found.append([leaf.grad for leaf in leaves.leaves])
-    close(*found, 1e-9)
+    assert_close(*found, 1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -210,7 +210,7 @@ def test_any_split_into_calls_ends_the_same(kind, read, pieces):
         output, state = case.scan(slice(first, first + length), state, chunk=4, read=read)
         outputs.append(output)
         first += length
-    close(torch.cat(outputs, dim=2), whole)
+    assert_close(torch.cat(outputs, dim=2), whole)
     same_state(state, end, 4)
 
 
@@ -226,8 +226,8 @@ def test_gradients_pass_from_call_to_call(kind):
             first += length
         total.backward()
         found.append([leaf.grad for leaf in leaves.leaves])
-    close(found[1], found[0], 1e-9)
-    close(found[2], found[0], 1e-9)
+    assert_close(found[1], found[0], 1e-9)
+    assert_close(found[2], found[0], 1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -253,7 +253,7 @@ def test_a_step_takes_rows_of_different_counts(kind, read):
         ]
         now = case.like([*tokens, *case.leaves[6:]])
         output, state = now.scan(state=state, chunk=4, read=read)
-        close(output, torch.cat([expected[:, :, ahead : ahead + 1] for expected in alone]))
+        assert_close(output, torch.cat([expected[:, :, ahead : ahead + 1] for expected in alone]))
     assert state.count.tolist() == [count + 5 for count in counts]
 
 
@@ -267,8 +267,8 @@ def test_nothing_is_learned_or_forgotten_at_zero_rates(kind, chunk):
         for head in range(2):
             weights = [weight[head] for weight in case.weights]
             scale = None if case.scale is None else case.scale[head]
-            close(outputs[row, head, 6], slow_read(kind, weights, scale, case.queries[row, head, 6]), 1e-12)
-        close([weight[row] for weight in state.weights], list(case.weights), 1e-12)
+            assert_close(outputs[row, head, 6], slow_read(kind, weights, scale, case.queries[row, head, 6]), 1e-12)
+        assert_close([weight[row] for weight in state.weights], list(case.weights), 1e-12)
     assert all(momentum.abs().max() == 0 for momentum in state.momentum)
 
 
@@ -285,7 +285,7 @@ def test_a_chunk_without_momentum_is_one_step_of_gradient_descent():
     slope = (error - turned * (turned * error).mean(dim=1, keepdim=True)) / size
     expected = weight - (steps[:, None] * slope).t() @ keys
     for chunk in (6, 64):
-        close(case.scan(chunk=chunk)[1].weights[0][0, 0], expected)
+        assert_close(case.scan(chunk=chunk)[1].weights[0][0, 0], expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -298,9 +298,9 @@ def test_one_token_that_learns_makes_the_chunk_irrelevant(kind, learner):
     expected, state = case.scan(chunk=1)
     for chunk in (2, 3, 8, 11, 32):
         outputs, end = case.scan(chunk=chunk)
-        close(outputs, expected)
-        close(end.weights, state.weights)
-        close(end.momentum, state.momentum)
+        assert_close(outputs, expected)
+        assert_close(end.weights, state.weights)
+        assert_close(end.momentum, state.momentum)
 
 
 def test_the_chunk_matters_once_two_tokens_learn():
@@ -322,9 +322,9 @@ def test_forgetting_at_once_is_exact(kind):
         leaves = case.to(dtype).trainable()
         outputs, state = leaves.scan(chunk=32)
         outputs.sum().backward()
-        close(outputs.double(), expected, tolerance)
-        close([weight.double() for weight in state.weights], weights, tolerance)
-        close([weight.double() for weight in state.momentum], momentum, tolerance)
+        assert_close(outputs.double(), expected, tolerance)
+        assert_close([weight.double() for weight in state.weights], weights, tolerance)
+        assert_close([weight.double() for weight in state.momentum], momentum, tolerance)
         assert all(leaf.grad.isfinite().all() for leaf in leaves.leaves)
 
 
@@ -338,8 +338,8 @@ def test_autocast_keeps_a_slow_decay(kind):
     idle.step = torch.zeros_like(idle.step)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         (_, learned), (_, faded) = learning.scan(chunk=64), idle.scan(chunk=64)
-    close([weight[0].double() for weight in faded.weights], [w * (1 - 1e-4) ** 2000 for w in case.weights], 1e-4)
-    close([weight.double() for weight in learned.weights], slow_scan(case, 64)[1], 4e-3)
+    assert_close([weight[0].double() for weight in faded.weights], [w * (1 - 1e-4) ** 2000 for w in case.weights], 1e-4)
+    assert_close([weight.double() for weight in learned.weights], slow_scan(case, 64)[1], 4e-3)
     assert max((a - b).abs().max() for a, b in zip(learned.weights, faded.weights, strict=True)) > 0.02
 
 
@@ -349,7 +349,7 @@ def test_reads_without_writing_are_those_of_the_last_weights():
     answers = recall(case.memory, case.queries, state.weights)
     for row, head in ((0, 0), (1, 0), (1, 1)):
         weights = [weight[row, head] for weight in state.weights]
-        close(answers[row, head, 2], slow_read(case.kind, weights, case.scale[head], case.queries[row, head, 2]))
+        assert_close(answers[row, head, 2], slow_read(case.kind, weights, case.scale[head], case.queries[row, head, 2]))
 
 
 def test_what_cannot_be_computed_is_refused():

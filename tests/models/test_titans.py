@@ -234,7 +234,7 @@ def pieces(mixer, config, hidden, lengths, padding=None):
     return torch.cat(outputs, dim=1)
 
 
-def close(seen, expected, tolerance=1e-8):
+def assert_close(seen, expected, tolerance=1e-8):
     torch.testing.assert_close(seen, expected, atol=tolerance, rtol=tolerance)
 
 
@@ -245,7 +245,7 @@ def close(seen, expected, tolerance=1e-8):
 def test_a_mixer_follows_its_equations(variant, options):
     mixer, _ = built(variant, **options)
     p, hidden = weights_of(mixer, **options), tokens(19)
-    close(mixer(hidden, context(19)), SLOW[variant](p, hidden[0], range(19))[None])
+    assert_close(mixer(hidden, context(19)), SLOW[variant](p, hidden[0], range(19))[None])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -256,7 +256,7 @@ def test_its_gradients_are_those_of_the_equations(variant):
     fast = mixer(hidden, context(11))
     slow = SLOW[variant](weights_of(mixer), hidden[0], range(11))[None]
     found = [torch.autograd.grad(result.pow(3).sum(), leaves) for result in (fast, slow)]
-    close(*found, 1e-6)
+    assert_close(*found, 1e-6)
     assert all(gradient.abs().max() > 0 for gradient in found[0])
 
 
@@ -269,7 +269,7 @@ def test_a_later_token_never_moves_an_earlier_output(variant):
         other = hidden.clone()
         other[:, changed] += 1
         after = mixer(other, context(21))
-        close(after[:, :changed], before[:, :changed], 1e-12)
+        assert_close(after[:, :changed], before[:, :changed], 1e-12)
         assert (after - before)[:, changed:].abs().amax(dim=-1).min() > 1e-11
 
 
@@ -280,7 +280,7 @@ def test_a_later_token_never_moves_an_earlier_output(variant):
 def test_any_split_through_the_cache_gives_one_result(variant, lengths):
     mixer, config = built(variant)
     hidden = tokens(21, batch=2)
-    close(pieces(mixer, config, hidden, lengths), mixer(hidden, context(21)))
+    assert_close(pieces(mixer, config, hidden, lengths), mixer(hidden, context(21)))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -298,7 +298,7 @@ def test_a_left_padded_row_gives_what_it_does_alone(variant, lengths):
     assert together.isfinite().all()
     for row, count in enumerate(real):
         alone = mixer(hidden[row : row + 1, 20 - count :], context(count))
-        close(together[row : row + 1, 20 - count :], alone)
+        assert_close(together[row : row + 1, 20 - count :], alone)
 
 
 def reach(mixer, time):
@@ -344,7 +344,7 @@ def test_persistent_tokens_are_seen_by_all_and_have_no_order(variant):
     probe = torch.linspace(1, 2, WIDTH, dtype=torch.float64)
     slopes = torch.autograd.functional.jacobian(lambda rows: run(rows) @ probe, mixer.attention.persistent.detach())
     assert slopes.abs().amax(dim=2).min() > 1e-6
-    close(run(mixer.attention.persistent.flip(0)), run(mixer.attention.persistent))
+    assert_close(run(mixer.attention.persistent.flip(0)), run(mixer.attention.persistent))
 
 
 @pytest.mark.parametrize("variant", ["mag", "mac"])
@@ -365,7 +365,7 @@ def test_autocast_keeps_a_slow_decay():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixer(tokens(2000).float(), context(2000), cache)
     for seen, initial in zip(cache.layers[0].get("titans").memory.weights, mixer.memory.weights, strict=True):
-        close(seen[0], initial * (1 - 1e-4) ** 2000, 5e-4)
+        assert_close(seen[0], initial * (1 - 1e-4) ** 2000, 5e-4)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
