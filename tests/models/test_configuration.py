@@ -65,6 +65,7 @@ def test_from_spec_carries_every_field():
         "eos_token_id": 4,
     }
     assert {key: getattr(config, key) for key in expected} == expected
+    assert config.to_spec() == spec
 
 
 @pytest.mark.usefixtures("windowed")

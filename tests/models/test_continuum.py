@@ -12,7 +12,6 @@ from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.continuum import ContinuumMemory
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.models.layers import Context, SwiGLU
-from tlm_repro.spec import ModelSpec
 from tlm_repro.training.optimizer import parameter_groups
 
 WIDTH, EPS = 12, 1e-5
@@ -127,25 +126,8 @@ def test_a_tapered_stack_has_the_transformers_parameters_layer_by_layer(mixer):
         with torch.device("meta"):
             block = ContinuumMemory(config, index)
         count = sum(weight.numel() for weight in block.parameters())
-        assert count == 3 * 128 * width + fast * (3 * 128 + 3) == cost(spec(config), width)
+        assert count == 3 * 128 * width + fast * (3 * 128 + 3) == cost(config.to_spec(), width)
         assert sum(level.gate.out_features for level in block.levels) == width
-
-
-def spec(config):
-    return ModelSpec(
-        architecture=config.architecture,
-        layers=config.num_hidden_layers,
-        model_width=config.hidden_size,
-        heads=config.num_attention_heads,
-        intermediate_sizes=tuple(config.intermediate_sizes),
-        vocab_size=61,
-        sequence_length=16,
-        tied_embeddings=True,
-        rope_theta=1e4,
-        norm_eps=EPS,
-        initializer_range=0.02,
-        mixer=config.mixer,
-    )
 
 
 @pytest.mark.parametrize("mixer", [{"periods": [1, 2, 4]}, IN_CONTEXT])
@@ -155,7 +137,7 @@ def test_flops_are_those_that_torch_counts(mixer, time):
     block, hidden = ContinuumMemory(config, 0), torch.randn(1, time, WIDTH)
     with FlopCounterMode(display=False) as counter:
         block(hidden, hidden, shared())
-    assert counter.get_total_flops() == architecture("hope_attention").feed_forward_flops(spec(config), 40, time)
+    assert counter.get_total_flops() == architecture("hope_attention").feed_forward_flops(config.to_spec(), 40, time)
 
 
 def test_the_optimiser_hears_the_period_of_every_level():

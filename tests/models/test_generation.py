@@ -63,7 +63,7 @@ def generate(decoder, inputs, **other):
     return decoder.generate(**inputs, **{**options, **other}, return_dict_in_generate=True)
 
 
-def close(left, right):
+def assert_close(left, right):
     # `generate` hands out logits in single precision.
     torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-6, check_dtype=False)
 
@@ -75,7 +75,7 @@ def test_a_left_padded_batch_is_continued_as_each_prompt_alone(decoder, prompts,
     for row, prompt in enumerate(prompts):
         chosen = output.sequences[row, -new:]
         logits = logits_before(decoder, torch.cat((prompt, chosen)), new)
-        close(torch.stack(output.logits)[:, row], logits)
+        assert_close(torch.stack(output.logits)[:, row], logits)
         assert chosen.tolist() == logits.argmax(dim=-1).tolist()
 
 
@@ -84,7 +84,7 @@ def test_a_prompt_read_in_pieces_is_continued_as_one_read_at_once(decoder, promp
     whole = generate(decoder, left_padded(prompts))
     pieces = generate(decoder, left_padded(prompts), prefill_chunk_size=7)
     assert pieces.sequences.tolist() == whole.sequences.tolist()
-    close(pieces.logits, whole.logits)
+    assert_close(pieces.logits, whole.logits)
     assert pieces.cache.get_seq_length() == 40 + NEW - 1
 
 
@@ -93,7 +93,7 @@ def test_samples_are_drawn_from_the_distributions_of_whole_sequences(decoder, pr
     assert len(output.sequences.unique(dim=0)) == 6
     for row, sequence in enumerate(output.sequences):
         logits = logits_before(decoder, torch.cat((prompts[1 + row // 3], sequence[-NEW:])))
-        close(torch.stack(output.logits)[:, row], logits)
+        assert_close(torch.stack(output.logits)[:, row], logits)
 
 
 @torch.no_grad()
@@ -116,7 +116,7 @@ def test_beams_are_those_of_an_exhaustive_search_of_whole_sequences(decoder, pro
     nats, tokens = map(torch.cat, zip(*(best_beams(decoder, prompt, 3) for prompt in prompts[1:]), strict=True))
     assert output.sequences[:, -NEW:].tolist() == tokens.tolist()
     # transformers divides a beam's score by its length.
-    close(output.sequences_scores, nats / NEW)
+    assert_close(output.sequences_scores, nats / NEW)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_rows_of_a_changed_cache_go_on_from_their_own_past(decoder, prompts, cha
     rest = decoder(more[:, 1:], attention_mask=mask, cache=cache, use_cache=True).logits
     for row, source in enumerate(rows):
         expected = decoder(torch.cat((prompts[source], more[row]))[None]).logits[:, -4:]
-        close(torch.cat((first, rest), dim=1)[row : row + 1], expected)
+        assert_close(torch.cat((first, rest), dim=1)[row : row + 1], expected)
 
 
 def test_a_returned_cache_can_be_gone_on_with(decoder, prompts):
@@ -147,7 +147,7 @@ def test_a_returned_cache_can_be_gone_on_with(decoder, prompts):
     inputs = {"input_ids": longer[None], "attention_mask": torch.ones_like(longer)[None]}
     second = generate(decoder, inputs, cache=first.cache)
     logits = logits_before(decoder, second.sequences[0])
-    close(torch.stack(second.logits)[:, 0], logits)
+    assert_close(torch.stack(second.logits)[:, 0], logits)
     assert second.sequences[0, -NEW:].tolist() == logits.argmax(dim=-1).tolist()
 
 

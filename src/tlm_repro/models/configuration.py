@@ -69,6 +69,23 @@ class TLMConfig(PretrainedConfig):
             eos_token_id=eos_token_id,
         )
 
+    def to_spec(self) -> ModelSpec:
+        """The inverse of `from_spec`; token ids are no part of it."""
+        return ModelSpec(
+            architecture=self.architecture,
+            layers=self.num_hidden_layers,
+            model_width=self.hidden_size,
+            heads=self.num_attention_heads,
+            intermediate_sizes=tuple(self.intermediate_sizes),
+            vocab_size=self.vocab_size,
+            sequence_length=self.max_position_embeddings,
+            tied_embeddings=self.tie_word_embeddings,
+            rope_theta=self.rope_theta,
+            norm_eps=self.rms_norm_eps,
+            initializer_range=self.initializer_range,
+            mixer=dict(self.mixer or {}),
+        )
+
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""

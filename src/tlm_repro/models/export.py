@@ -126,7 +126,7 @@ def export(source: Path, out: Path, *, format: str = "llama", dtype: str = "fp32
             f"format '{format}' can't express architecture '{config.architecture}'; those that it can: {possible}"
         )
     model = _decoder(folder)
-    trained = spec(config)
+    trained = config.to_spec()
     exported = padded(trained)
     with staging(out.parent, out.name) as temporary:
         target.convert(model, kind).save_pretrained(temporary, max_shard_size=SHARD)
@@ -143,24 +143,6 @@ def export(source: Path, out: Path, *, format: str = "llama", dtype: str = "fp32
         )
         write_json(temporary / RECORD, asdict(report))
     return report
-
-
-def spec(config: TLMConfig) -> ModelSpec:
-    """What `TLMConfig.from_spec` was made from."""
-    return ModelSpec(
-        architecture=config.architecture,
-        layers=config.num_hidden_layers,
-        model_width=config.hidden_size,
-        heads=config.num_attention_heads,
-        intermediate_sizes=tuple(config.intermediate_sizes),
-        vocab_size=config.vocab_size,
-        sequence_length=config.max_position_embeddings,
-        tied_embeddings=config.tie_word_embeddings,
-        rope_theta=config.rope_theta,
-        norm_eps=config.rms_norm_eps,
-        initializer_range=config.initializer_range,
-        mixer=dict(config.mixer or {}),
-    )
 
 
 def padded(model: ModelSpec) -> ModelSpec:
@@ -225,7 +207,7 @@ def llama_config(config: TLMConfig) -> LlamaConfig:
     result = LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        intermediate_size=padded(spec(config)).intermediate_sizes[0],
+        intermediate_size=padded(config.to_spec()).intermediate_sizes[0],
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads,
         max_position_embeddings=config.max_position_embeddings,
