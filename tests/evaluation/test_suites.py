@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from tlm_repro.artifacts import write_json, write_manifest
-from tlm_repro.data.shards import TokenData, build
+from tlm_repro.data.shards import TokenData
+from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
-from tlm_repro.evaluation.suites import evaluate_run, suite_spec
+from tlm_repro.evaluation.subject import subject
+from tlm_repro.evaluation.suites import Inputs, evaluate, suite_spec
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import (
@@ -100,7 +102,7 @@ def evaluation_run(evaluation_data: Path, tmp_path_factory: pytest.TempPathFacto
 def test_validation_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:
     manifest, model = evaluation_run
     spec = ValidationSpec(tokens=10 * LENGTH, sequence_length=LENGTH)
-    result = evaluate_run(spec, model=manifest, data=evaluation_data, batch_size=4, device="cpu")
+    result = evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=4, device="cpu"))
     stream = TokenData.open(evaluation_data).validation
     ids = torch.from_numpy(stream.window(0, 10 * LENGTH + 1))
     rows = torch.stack([ids[start : start + LENGTH + 1] for start in range(0, 10 * LENGTH, LENGTH)])
@@ -116,7 +118,7 @@ def test_validation_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]
 def test_file_describes_run_and_model(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:
     manifest, model = evaluation_run
     spec = ValidationSpec(tokens=LENGTH, sequence_length=LENGTH)
-    result = evaluate_run(spec, model=manifest, data=evaluation_data, batch_size=4, device="cpu")
+    result = evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=4, device="cpu"))
     assert set(result) == {
         *("schema", "kind", "suite", "run", "model", "spec", "metrics"),
         *("details", "versions", "device", "wall_time_s"),
@@ -146,7 +148,7 @@ def test_file_describes_run_and_model(evaluation_data: Path, evaluation_run: tup
 def test_zero_shot_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:
     manifest, _ = evaluation_run
     spec = ZeroShotSpec(source="demo", tasks=("wikitext", "boolq"), max_length=LENGTH, limit=3)
-    result = evaluate_run(spec, model=manifest, data=evaluation_data, batch_size=8, device="cpu")
+    result = evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=8, device="cpu"))
     assert {name: metric["items"] for name, metric in result["metrics"].items()} == {"wikitext_ppl": 3, "boolq": 3}
     assert result["details"]["task_versions"] == {"wikitext": 2.0, "boolq": 2.0}
     assert json.loads(json.dumps(result, allow_nan=False)) == result
@@ -156,11 +158,21 @@ def test_scores_do_not_depend_on_the_batch_size(evaluation_data: Path, evaluatio
     manifest, _ = evaluation_run
     spec = ValidationSpec(sequence_length=LENGTH)
     one, many = (
-        evaluate_run(spec, model=manifest, data=evaluation_data, batch_size=size, device="cpu")["metrics"]
+        evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=size, device="cpu"))[
+            "metrics"
+        ]
         for size in (1, 64)
     )
     assert one["val_loss"]["value"] == pytest.approx(many["val_loss"]["value"], rel=1e-6)
     assert one["val_loss"]["items"] == many["val_loss"]["items"]
+
+
+def test_a_run_is_named_by_its_manifest_or_its_folder(evaluation_run: tuple[Path, Any]) -> None:
+    manifest, _ = evaluation_run
+    one, other = subject(str(manifest)), subject(str(manifest.parent))
+    assert one.block == other.block
+    assert one.block["run"]["id"] == manifest.parent.name
+    assert one.identity == other.identity
 
 
 def test_another_data_set_is_refused(evaluation_run: tuple[Path, Any], evaluation_data: Path, tmp_path: Path) -> None:
@@ -170,9 +182,9 @@ def test_another_data_set_is_refused(evaluation_run: tuple[Path, Any], evaluatio
     other = build_data(tmp_path, validation_fraction=0.5)
     spec = ValidationSpec(sequence_length=LENGTH)
     with pytest.raises(EvaluationError, match=evaluation_data.parent.name):
-        evaluate_run(spec, model=manifest, data=other, batch_size=1)
+        evaluate(spec, model=str(manifest), inputs=Inputs(data=other, batch_size=1))
     with pytest.raises(ArtifactError, match="model product"):
-        evaluate_run(spec, model=evaluation_data, data=other, batch_size=1)
+        evaluate(spec, model=str(evaluation_data), inputs=Inputs(data=other, batch_size=1))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,7 @@ def test_spec_text_gives_its_suite_back(spec: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"suite": "needle"}', '{"suite": ["validation"]}'])
 def test_text_without_a_suite_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="validation or zero_shot"):
+    with pytest.raises(ConfigError, match="validation or zero_shot or niah"):
         suite_spec(text)
 
 

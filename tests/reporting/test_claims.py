@@ -158,7 +158,7 @@ def test_toy_results_are_stamped_and_no_evidence():
 
 def needles(low_gain, high_gain):
     cells = {("transformer", "760m", "uniform"): {}, ("transformer", "760m", "tapered"): {}}
-    for length, score, gain in ((4096, 0.9, high_gain), (8192, 0.8, high_gain), (16384, 0.2, low_gain)):
+    for length, score, gain in ((4096, 0.5, high_gain), (8192, 0.45, high_gain), (16384, 0.2, low_gain)):
         cells["transformer", "760m", "uniform"][f"niah_single_2_{length}"] = score
         cells["transformer", "760m", "tapered"][f"niah_single_2_{length}"] = score + gain
     return cells
@@ -167,14 +167,34 @@ def needles(low_gain, high_gain):
 @pytest.mark.parametrize(
     ("gains", "options", "expected"),
     [
-        ((0.2, 0.01), {"seeds": 1, "stderr": 0.02}, "reproduced"),
-        ((0.2, -0.2), {"seeds": 1, "stderr": 0.02}, "not reproduced"),
-        ((0.0, 0.09), {"seeds": 1, "stderr": 0.001}, "not reproduced"),
-        ((0.05, 0.01), {"seeds": 1, "stderr": 0.1}, "inconclusive"),
+        ((0.2, 0.01), {"seeds": 1}, "reproduced"),
+        ((0.2, -0.3), {"seeds": 1}, "not reproduced"),
+        ((0.0, 0.3), {"seeds": 1}, "not reproduced"),
+        ((0.05, 0.01), {"seeds": 1}, "inconclusive"),
+        ((0.2, 0.01), {"seeds": 3}, "reproduced"),
+        ((0.2, -0.3), {"seeds": 3}, "not reproduced"),
+        ((0.2, 0.01), {"seeds": 3, "loud": True}, "inconclusive"),
     ],
 )
 def test_needle_claim(gains, options, expected):
     assert verdict(8, "main", needles(*gains), **options).outcome == expected
+
+
+def test_one_loss_among_many_cells_may_be_chance():
+    """A loss of 15 points of 100 samples is clear by itself, and isn't by intervals that hold for 40 cells at once."""
+    cells = {("transformer", "760m", label): {} for label in ("uniform", "tapered")}
+    for length in range(40):
+        low = length % 2
+        uniform = 0.2 if low else 0.5
+        cells["transformer", "760m", "uniform"][f"niah_single_1_{length}"] = uniform
+        cells["transformer", "760m", "tapered"][f"niah_single_1_{length}"] = uniform + (0.2 if low else 0.0)
+    assert verdict(8, "main", cells, seeds=1).outcome == "reproduced"
+    cells["transformer", "760m", "tapered"]["niah_single_1_0"] = 0.35
+    claim = verdict(8, "main", cells, seeds=1)
+    assert (claim.outcome, "0 of 40 cells get clearly worse" in claim.reason) == ("reproduced", True)
+    cells["transformer", "760m", "tapered"]["niah_single_1_0"] = 0.1
+    claim = verdict(8, "main", cells, seeds=1)
+    assert (claim.outcome, "1 of 40 cells get clearly worse" in claim.reason) == ("not reproduced", True)
 
 
 def novelty(name, block_slope, mlp_slope, stderr=0.001, run=None):

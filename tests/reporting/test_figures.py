@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from tlm_repro.reporting import figures, style, tables
+from tlm_repro.reporting import figures, heatmaps, style, tables
 from tlm_repro.reporting.results import Novelty, View, frames
 
 THIRDS = {
@@ -76,7 +76,23 @@ DRAWN = {
     "allocation": lambda: figures.allocation(24, 3840, {"thirds-1.5-1.0-0.5": [5760] * 8 + [3840] * 8 + [1920] * 8}),
     "allocation of few layers": lambda: figures.allocation(6, 256),
     "novelty": lambda: figures.novelty([PRETRAINED, *RUNS], toy=True),
+    "heat maps": lambda: heatmaps.needle(needles([4096, 8192, 16384], 40), training=4096, toy=True),
+    "heat maps of many lengths": lambda: heatmaps.needle(
+        needles([2**n for n in range(9, 17)], 5), training=1, toy=True
+    ),
+    "heat map of one length": lambda: heatmaps.needle(needles([512], 2), training=128, toy=True),
 }
+
+
+def needles(lengths: Sequence[int], depths: int) -> pd.DataFrame:
+    """Needles by depth of a uniform and a tapered model; one depth of the longest texts has none."""
+    places = itertools.product(("uniform", "tapered"), ("single_1", "single_3", "multiquery"), lengths, range(depths))
+    return pd.DataFrame(
+        {"architecture": "gated_attention", "scale": "1.3b", "label": label, "task": task, "length": length}
+        | {"depth": place / (depths - 1), "seeds": 3, "found": place, "needed": 500}
+        for label, task, length, place in places
+        if (length, place) != (lengths[-1], 0)
+    )
 
 
 def texts(figure: Figure) -> str:

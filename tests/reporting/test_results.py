@@ -195,3 +195,36 @@ def test_published_averages_are_means_of_the_published_accuracies():
     assert len(complete) == 8
     means = complete[list(results.ACCURACIES)].mean(axis=1)
     assert (abs(means - complete["avg"]) <= 0.005 + 1e-9).all()
+
+
+def test_an_evaluation_is_of_one_model(tmp_path):
+    external = {"name": "other", "source": "hub", "path": "a/other", "revision": "0" * 40}
+    both = evaluation(piqa=0.5) | {"external": external}
+    neither = {key: value for key, value in evaluation(piqa=0.5).items() if key not in ("run", "model")}
+    for name, content in (("both", both), ("neither", neither)):
+        with pytest.raises(ArtifactError, match=rf"{name}\.json.*run and model are expected, or external"):
+            results.load([written(tmp_path, name, content)])
+
+
+def test_models_trained_elsewhere_are_kept_apart_and_printed(tmp_path):
+    from typer.testing import CliRunner
+
+    from tlm_repro.cli import app
+
+    external = {"name": "other", "source": "hub", "path": "a/other", "revision": "0" * 40}
+    elsewhere = {key: value for key, value in evaluation(**ACCURACIES).items() if key not in ("run", "model")}
+    paths = [
+        written(tmp_path, "ours", evaluation(piqa=0.25)),
+        written(tmp_path, "other", elsewhere | {"external": external, "suite": "zero_shot"}),
+    ]
+    found = results.load(paths)
+    assert set(found.metrics["run"]) == {"a_run-1"}
+    rows = found.external.set_index("metric")
+    assert rows.loc["piqa", "value"] == 0.687
+    assert rows.loc["avg", "value"] == pytest.approx(sum(ACCURACIES.values()) / 8)
+    assert set(rows["version"]) == {"0" * 40}
+    printed = CliRunner().invoke(app, ["scores", *map(str, paths)])
+    assert printed.exit_code == 0
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.stdout.splitlines()]
+    assert ["a_run-1", "validation", "piqa", "0.25", "0.01", "10"] in cells
+    assert ["other", "zero_shot", "piqa", "0.687", "0.01", "10"] in cells

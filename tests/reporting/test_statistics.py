@@ -96,3 +96,71 @@ def test_profile_correlation_drops_ends_and_missing_layers():
     _, stderr = statistics.depth_correlation([1, 2, 4, 5], [0.1, 0.2, 0.35, 0.3], [0.01] * 4)
     assert (found.mean, found.stderr) == (0.9, pytest.approx(stderr))
     assert statistics.profile_correlation(profile, None) is None
+
+
+@pytest.mark.parametrize(("successes", "samples"), [(0, 500), (3, 10), (250, 500), (499, 500), (500, 500), (1, 2)])
+def test_wilson_is_scipys_for_whole_successes(successes, samples):
+    for coverage in (0.95, 0.999):
+        reference = stats.binomtest(successes, samples).proportion_ci(coverage, method="wilson")
+        found = statistics.wilson(successes / samples, samples, coverage)
+        assert found == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_wilson_covers_a_mean_of_partial_credits(share):
+    """Scores of 0, 1/4, … 1, as of four needles that are found one by one or all together."""
+    generator = np.random.default_rng(0)
+    for needles in (4, 1):
+        means = (generator.binomial(needles, share, size=(2000, 100)) / needles).mean(axis=1)
+        bounds = np.array([statistics.wilson(mean, 100) for mean in means])
+        assert ((bounds[:, 0] <= share) & (share <= bounds[:, 1])).mean() >= 0.93
+
+
+NEWCOMBE = [  # Newcombe (1998), Table II, method 10
+    (56, 70, 48, 80, 0.0524, 0.3339),
+    (9, 10, 3, 10, 0.1705, 0.8090),
+    (6, 7, 2, 7, 0.0582, 0.8062),
+    (5, 56, 0, 29, -0.0381, 0.1926),
+    (10, 10, 0, 10, 0.6075, 1.0000),
+]
+
+
+@pytest.mark.parametrize(("first", "samples", "second", "others", "low", "high"), NEWCOMBE)
+def test_newcombes_own_examples(first, samples, second, others, low, high):
+    found = statistics.newcombe((first / samples, samples), (second / others, others))
+    assert found == pytest.approx((low, high), abs=5e-5)
+    measured = Measurement(first / samples, 0.0, items=samples), Measurement(second / others, 0.0, items=others)
+    effect = statistics.difference("niah_single_1_4096", {0: measured[0]}, {0: measured[1]})
+    assert effect.interval == pytest.approx((100 * low, 100 * high), abs=5e-3)
+    assert effect.sign == (low > 0)
+    assert effect.basis == "evaluation"
+
+
+def scores(*values, items=10):
+    return {seed: Measurement(value, 0.0, items=items) for seed, value in enumerate(values)}
+
+
+def test_scores_without_spread_of_their_own_are_still_uncertain():
+    """Every sample right, or none: the sample's own standard error is 0, the interval isn't."""
+    found = statistics.mean("niah_single_1_4096", scores(1.0))
+    assert (found.mean, found.interval[1]) == pytest.approx((100.0, 100.0))
+    assert found.interval[0] == pytest.approx(100 * stats.binomtest(10, 10).proportion_ci(method="wilson").low)
+    assert found.stderr > 0
+    assert statistics.difference("niah_single_1_4096", scores(0.5), scores(0.4)).sign == 0
+
+
+def test_a_score_over_seeds_is_never_narrower_than_their_spread_or_the_samples_allow():
+    alike, apart = (statistics.mean("niah_multiquery_4096", scores(*values)) for values in ((0.5, 0.5), (0.4, 0.6)))
+    wilson = stats.binomtest(5, 10).proportion_ci(method="wilson")
+    assert alike.interval == pytest.approx((100 * wilson.low, 100 * wilson.high))
+    assert apart.interval == (0.0, 100.0)  # t(0.975, 1) × 10 points is more than there is
+    assert (apart.mean, apart.basis) == (pytest.approx(50.0), "seeds")
+
+
+def test_score_differences_over_seeds_are_paired():
+    found = statistics.difference("niah_multiquery_4096", scores(0.5, 0.7, 0.6), scores(0.4, 0.5, 0.6))
+    reference = stats.ttest_rel([50, 70, 60], [40, 50, 60]).confidence_interval(0.95)
+    assert found.interval == pytest.approx((reference.low, reference.high))
+    wide = statistics.difference("niah_multiquery_4096", scores(0.5, 0.7, 0.6), scores(0.4, 0.5, 0.6), 0.99)
+    reference = stats.ttest_rel([50, 70, 60], [40, 50, 60]).confidence_interval(0.99)
+    assert wide.interval == pytest.approx((reference.low, reference.high))

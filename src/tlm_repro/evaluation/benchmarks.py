@@ -56,13 +56,13 @@ def benchmark(task: str) -> Benchmark:
     return BENCHMARKS[task]
 
 
-def demo_source(task: str, items: Path, cache: Path) -> dict[str, Any]:
-    """The keys of a stock task that say where its data come from, pointing at one local JSONL file."""
+def local_source(task: str, items: Path, cache: Path) -> dict[str, Any]:
+    """The keys of a stock task that say where its data come from, pointing at one local JSONL or Parquet file."""
     split = benchmark(task).split
     splits = {f"{name}_split": name if name == split else None for name in ("training", "validation", "test")}
     return {
         "task": task,
-        "dataset_path": "json",
+        "dataset_path": {".jsonl": "json", ".parquet": "parquet"}[items.suffix],
         "dataset_name": None,
         "dataset_kwargs": {"data_files": {split: str(items)}, "cache_dir": str(cache)},
         **splits,

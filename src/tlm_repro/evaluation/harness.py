@@ -1,184 +1,151 @@
-"""Zero-shot scores through lm-eval: its own tasks, prompts and model class, on a model object of ours.
+"""Zero-shot scores through lm-eval: its own tasks, prompts and metrics, on a model object of ours.
 
-Prompts and metrics are lm-eval's. For the demo only the source of the items changes. The standard errors are computed
-here from lm-eval's per-item results: it has none for word perplexity, and bootstraps LAMBADA's perplexity with 100,000
-resamples where a closed form does.
+Tasks are run one by one: what has been scored is kept when a later one fails.
 """
 
-import importlib.metadata
-import json
 import logging
-import math
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import fingerprint
-from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.benchmarks import DEMO_ITEMS, ITEMS_VERSION, benchmark, demo_pages, demo_source
+from tlm_repro.errors import EvaluationError, TLMError
+from tlm_repro.evaluation.benchmark_data import load_tasks, provenance
+from tlm_repro.evaluation.benchmarks import benchmark
+from tlm_repro.evaluation.kept import Kept
+from tlm_repro.evaluation.needle_samples import tokenizer_hash
 from tlm_repro.evaluation.progress import plain_progress
+from tlm_repro.evaluation.scoring import UNUSABLE, Metric, Scores, summarise
 from tlm_repro.spec import ZeroShotSpec
 
 if TYPE_CHECKING:
     from tlm_repro.data.corpora import Document
+    from tlm_repro.evaluation.language_model import CausalLM
 
-PERPLEXITIES = {"perplexity", "word_perplexity"}
-UNUSABLE = "the model's weights are not usable; look at its training log"
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A score over `items` items. `stderr` is its standard error with items as the sampling unit; None for one item."""
-
-    value: float
-    stderr: float | None
-    items: int
+NOTHING_KEPT = Kept(folder=None, identity={})
 
 
 def zero_shot(
-    model: Any, tokenizer: Any, spec: ZeroShotSpec, *, held_out: Iterable["Document"], batch_size: int
-) -> dict[str, Metric]:
-    """Scores of a causal language model by the columns of the paper's Table 2.
+    model: Any,
+    tokenizer: Any,
+    spec: ZeroShotSpec,
+    *,
+    batch_size: int,
+    held_out: Iterable["Document"] = (),
+    benchmarks: Path | None = None,
+    kept: Kept = NOTHING_KEPT,
+) -> Scores:
+    """Scores of a causal language model by the columns of the paper's Table 2, and how they came about.
 
     Accuracies are fractions; `lambada_ppl` is per target word, `wikitext_ppl` per word.
 
     Args:
         model: a Hugging Face causal language model, on any device; it is put in evaluation mode.
         tokenizer: its fast tokenizer.
+        batch_size: sequences of the greatest length in one forward pass.
         held_out: documents that stand for WikiText's pages when the source is the demo's; not read otherwise.
-        batch_size: requests in one forward pass.
+        benchmarks: the folder of fetched items when the source is `path`; not read otherwise.
+        kept: where tasks that are done wait for the others.
 
     Raises:
-        EvaluationError: an unknown task, another version of the demo items, a data set that can't be had, no held-out
-            document, or a score that isn't finite.
+        EvaluationError: an unknown task, another version of the items, a data set that can't be had, no held-out
+            document, or a score that isn't finite. Where a task fails the others are scored before it is raised.
     """
-    from lm_eval import evaluate
-    from lm_eval.models.huggingface import HFLM
+    from tlm_repro.evaluation.language_model import CausalLM
 
     # Its warnings repeat for every run and request: metrics with default aggregation, a model passed as an object.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    lm = CausalLM(model, tokenizer, max_length=spec.max_length, batch_size=batch_size)
+    items = provenance(spec, benchmarks=benchmarks)
+    about = {"tokenizer": tokenizer_hash(tokenizer), "bos_policy": lm.bos_policy}
     with tempfile.TemporaryDirectory(prefix="tlm-items-") as folder, plain_progress(sys.stderr):
-        tasks = load_tasks(spec, held_out, Path(folder))
-        # In training a document follows an end-of-text token, and no token stands for its beginning: so it is here.
-        lm = HFLM(
-            pretrained=model,
-            tokenizer=tokenizer,
-            batch_size=batch_size,
-            max_length=spec.max_length,
-            add_bos_token=False,
-            prefix_token_id=tokenizer.eos_token_id,
-        )
-        try:
-            results = evaluate(lm, {"tasks": tasks}, limit=spec.limit, bootstrap_iters=0)
-        except OverflowError:
-            raise EvaluationError(f"a perplexity is too large for a float: {UNUSABLE}") from None
-    return {
-        column: summarise(column, metric, results["results"][task], results["samples"][task])
-        for task in spec.tasks
-        for column, metric in benchmark(task).metrics.items()
-    }
-
-
-def zero_shot_details(tokenizer: Any, spec: ZeroShotSpec, *, batch_size: int) -> dict[str, Any]:
-    """What a reader needs to compare scores: versions of lm-eval, its tasks and the items, and how they were run."""
-    index = stock_tasks(spec.tasks).task_index
-    return {
-        "lm_eval": importlib.metadata.version("lm-eval"),
-        "task_versions": {task: index[task].cfg["metadata"]["version"] for task in spec.tasks},
-        "source": spec.source,
-        "items_version": spec.items_version if spec.source == "demo" else None,
+        tasks = Tasks(spec, held_out, benchmarks, Path(folder))
+        done: dict[str, Any] = {}
+        failures: dict[str, Exception] = {}
+        for task in spec.tasks:
+            one = spec.model_copy(update={"tasks": (task,)})
+            key = {"spec": one.canonical(), "items": items_of(items, task), **about}
+            part = kept.get(task, key)
+            if part is None:
+                try:
+                    part = scored(lm, task, tasks)
+                except Exception as error:  # of lm-eval, datasets or torch: the other tasks can still be done
+                    failures[task] = error
+                    tell(task, error)
+                    continue
+                kept.put(task, key, part)
+            done[task] = part
+    if failures:
+        raise failed(failures, done, kept)
+    metrics = {column: Metric(**values) for part in done.values() for column, values in part["metrics"].items()}
+    details = {
+        **items,
         "max_length": spec.max_length,
         "batch_size": batch_size,
-        "tokenizer": fingerprint(json.loads(tokenizer.backend_tokenizer.to_str()), length=16),
+        "batch_tokens": lm.batch_tokens,
+        **about,
+        "work": {task: part["work"] for task, part in done.items()},
+    }
+    return metrics, details
+
+
+class Tasks:
+    """lm-eval's task objects by name. Those of the hub are fetched one by one: one can fail without the rest."""
+
+    def __init__(
+        self, spec: ZeroShotSpec, held_out: Iterable["Document"], benchmarks: Path | None, folder: Path
+    ) -> None:
+        self.spec, self.folder = spec, folder
+        local = spec.source != "hub"
+        self.loaded = load_tasks(spec, held_out=held_out, benchmarks=benchmarks, folder=folder) if local else {}
+
+    def __getitem__(self, task: str) -> Any:
+        if task not in self.loaded:
+            one = self.spec.model_copy(update={"tasks": (task,)})
+            self.loaded |= load_tasks(one, held_out=(), benchmarks=None, folder=self.folder)
+        return self.loaded[task]
+
+
+def scored(lm: "CausalLM", task: str, tasks: Tasks) -> dict[str, Any]:
+    """One task's metrics by column, and the work that they took, as plain values."""
+    from lm_eval import evaluate
+
+    lm.start_work()
+    try:
+        results = evaluate(lm, {"tasks": {task: tasks[task]}}, limit=tasks.spec.limit, bootstrap_iters=0)
+    except OverflowError:
+        raise EvaluationError(f"a perplexity is too large for a float: {UNUSABLE}") from None
+    metrics = {
+        column: asdict(summarise(column, metric, results["results"][task], results["samples"][task]))
+        for column, metric in benchmark(task).metrics.items()
+    }
+    return {"metrics": metrics, "work": {**lm.work.summary(), "batch_size": lm.batch_size}}
+
+
+def items_of(items: dict[str, Any], task: str) -> dict[str, Any]:
+    """What `provenance` says of one task."""
+    return {
+        name: value.get(task) if name in ("task_versions", "data") and value else value for name, value in items.items()
     }
 
 
-def ratio_stderr(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
-    """Standard error of Σa/Σb over independent pairs (a, b), to first order; where all b = 1, that of a mean.
-
-    None for a single pair.
-    """
-    count, total = len(numerators), math.fsum(denominators)
-    if count < 2:
-        return None
-    ratio = math.fsum(numerators) / total
-    squares = math.fsum((a - ratio * b) ** 2 for a, b in zip(numerators, denominators, strict=True))
-    return math.sqrt(count / (count - 1) * squares) / total
+def tell(task: str, error: Exception) -> None:
+    """Says at once on stderr what the last line will say again; with the traceback where it isn't an expected error."""
+    if not isinstance(error, TLMError):
+        traceback.print_exception(error)
+    print(f"task '{task}' failed: {error}; going on with the others", file=sys.stderr, flush=True)
 
 
-def summarise(column: str, metric: str, result: dict[str, Any], samples: list[dict[str, Any]]) -> Metric:
-    likelihoods = [likelihood(response) for sample in samples for response in sample["filtered_resps"]]
-    if any(math.isnan(value) for value in likelihoods):  # an accuracy would hide it
-        raise EvaluationError(f"a log-likelihood behind {column} is not a number: {UNUSABLE}")
-    value = float(result[f"{metric},none"])
-    per_item = [sample[metric] for sample in samples]
-    # Word perplexity has pairs of (log-likelihood, words).
-    pairs = [item if isinstance(item, tuple) else (item, 1) for item in per_item]
-    stderr = ratio_stderr(*zip(*pairs, strict=True))
-    if stderr is not None and metric in PERPLEXITIES:
-        stderr *= value  # d exp(-x) = -exp(-x) dx
-    return Metric(value=value, stderr=stderr, items=len(samples))
-
-
-def likelihood(response: float | tuple[float, bool]) -> float:
-    """The log-likelihood in lm-eval's response to a request, which may say too whether the continuation is greedy."""
-    return response[0] if isinstance(response, tuple) else response
-
-
-def stock_tasks(tasks: Iterable[str]) -> Any:
-    """lm-eval's task manager over the folders of these tasks only: indexing all of its tasks takes 8 s."""
-    import lm_eval.tasks
-
-    root = Path(lm_eval.tasks.__file__).parent
-    folders = sorted({root / benchmark(task).folder for task in tasks})
-    return lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False)
-
-
-def load_tasks(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
-    """lm-eval task objects by name; `folder` takes what the demo's need on disk."""
-    manager = stock_tasks(spec.tasks)
-    if spec.source == "demo":
-        return manager.load([demo_group(spec, held_out, folder)])["tasks"]
-    tasks: dict[str, Any] = {}
-    for task in spec.tasks:
-        try:
-            tasks |= manager.load([task])["tasks"]
-        except Exception as error:  # whatever `datasets` and its HTTP client raise without a network or a cached copy
-            dataset = manager.task_index[task].cfg["dataset_path"]
-            reason = str(error).strip().split("\n")[0]
-            raise EvaluationError(
-                f"task '{task}' needs the Hugging Face data set '{dataset}', which can't be loaded "
-                f"({type(error).__name__}: {reason}): with a network unset HF_HUB_OFFLINE, without one bring "
-                "the data set into the Hugging Face cache beforehand, or take the demo's items"
-            ) from error
-    return tasks
-
-
-def demo_group(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
-    """Stock tasks with another data source, as a group: only inside one does lm-eval merge the two."""
-    import datasets
-
-    if spec.items_version != ITEMS_VERSION:
-        raise EvaluationError(
-            f"the spec asks for version {spec.items_version} of the demo items, this package has {ITEMS_VERSION}: "
-            "make the spec anew, or install the package that made it"
-        )
-    datasets.disable_progress_bars()
-    members = []
-    for task in spec.tasks:
-        items = DEMO_ITEMS / f"{task}.jsonl"
-        if task == "wikitext":
-            items = folder / items.name
-            write_pages(items, held_out)
-        members.append(demo_source(task, items, folder / "cache"))
-    return {"group": "demo", "task": members}
-
-
-def write_pages(path: Path, held_out: Iterable["Document"]) -> None:
-    lines = [json.dumps(page, ensure_ascii=False) for page in demo_pages(held_out)]
-    if not lines:
-        raise EvaluationError("no held-out document for word perplexity: raise the data's validation_fraction")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def failed(failures: dict[str, Exception], done: dict[str, Any], kept: Kept) -> EvaluationError:
+    """One error for all failed tasks, which says what becomes of the others."""
+    reasons = "; ".join(
+        f"'{task}' ({error})" if isinstance(error, TLMError) else f"'{task}' ({type(error).__name__}: {error})"
+        for task, error in failures.items()
+    )
+    rest = ""
+    if done and kept.folder is not None:
+        rest = f". The others ({', '.join(done)}) are kept: the same command does the failed ones alone"
+    return EvaluationError(f"{len(failures)} of {len(failures) + len(done)} tasks failed: {reasons}{rest}")

@@ -1,4 +1,4 @@
-"""A trained model's scores in one suite, as its evaluation file holds them."""
+"""A model's scores in one suite, as its evaluation file holds them."""
 
 import json
 import time
@@ -7,25 +7,35 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import read_manifest, versions
+from tlm_repro.artifacts import fingerprint, versions
 from tlm_repro.errors import ConfigError, EvaluationError
-from tlm_repro.evaluation.harness import Metric, zero_shot, zero_shot_details
-from tlm_repro.models.accounting import forward_flops, parameters, training_flops
-from tlm_repro.spec import RunSpec, Spec, ValidationSpec, ZeroShotSpec
+from tlm_repro.evaluation.benchmark_data import check_items
+from tlm_repro.evaluation.harness import zero_shot
+from tlm_repro.evaluation.inputs import Context, Inputs
+from tlm_repro.evaluation.kept import Kept
+from tlm_repro.evaluation.needle import check_needle, score_needle
+from tlm_repro.evaluation.scoring import Metric, Scores
+from tlm_repro.evaluation.subject import Subject, subject
+from tlm_repro.spec import NeedleSpec, Spec, ValidationSpec, ZeroShotSpec
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData
 
 SCHEMA = 1
-Scores = tuple[dict[str, Metric], dict[str, Any]]  # metrics, details
 
 
 @dataclass(frozen=True)
 class Suite:
-    """How a suite is asked for and run; `scores` takes (model, tokenizer, data, spec, batch size)."""
+    """How a suite is asked for and run: `scores` takes (model, tokenizer, spec, context).
+
+    `needs_run`: it can't be run on a model trained elsewhere. `check` raises an EvaluationError where the spec needs an
+    input that the context lacks, before a weight is loaded.
+    """
 
     spec: type[Spec]
-    scores: Callable[[Any, Any, "TokenData", Any, int], Scores]
+    scores: Callable[[Any, Any, Any, Context], Scores]
+    check: Callable[[Any, Context], None]
+    needs_run: bool = False
 
 
 def suite_spec(text: str) -> Spec:
@@ -39,41 +49,45 @@ def suite_spec(text: str) -> Spec:
     return suite.spec.from_json(text)
 
 
-def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device: str | None = None) -> dict[str, Any]:
+def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = None) -> dict[str, Any]:
     """The contents of an evaluation file.
 
     Args:
         spec: names the suite.
-        model: the manifest of a finished run.
-        data: the manifest of the data set that it was trained on.
-        batch_size: sequences in one forward pass.
-        device: as PyTorch names it; None: the first GPU if there is one, else the CPU.
+        model: as `subject` takes it.
+        partial: folder where the finished parts of a failing suite are kept for the next attempt; None: they aren't.
 
     Raises:
         ArtifactError: a manifest or a file isn't what it should be.
-        EvaluationError: the data set is another one than the run's, or the suite can't be run.
+        EvaluationError: the model can't be had, an input that the suite needs is missing or belongs to another model,
+            or the suite can't be run.
     """
-    from tlm_repro import pretrained
-    from tlm_repro.data.shards import TokenData
     from tlm_repro.devices import default_device, device_name
 
     start = time.perf_counter()
-    manifest, tokens = read_manifest(model, kind="model", verify="sha256"), TokenData.open(data)
-    run = RunSpec.from_values(manifest.spec, f"{model}: spec")
-    if run.data.name != tokens.manifest.id:
+    name = spec.canonical()["suite"]
+    suite, found = SUITES[name], subject(model)
+    if suite.needs_run and found.run is None:
         raise EvaluationError(
-            f"the run {manifest.id} was trained on {run.data.name}, {data} is {tokens.manifest.id}: pass that one"
+            f"suite '{name}' takes the tokens of the data set that a run of this project was trained on, and "
+            f"{found.name} is none: evaluate it in suite 'zero_shot'"
         )
-    device = device or default_device()
-    decoder, tokenizer = pretrained.run(manifest, device=device)
-    suite = spec.canonical()["suite"]
-    metrics, details = SUITES[suite].scores(decoder, tokenizer, tokens, spec, batch_size)
+    device = inputs.device or default_device()
+    tokens = opened(inputs.data, found)
+    identity = {
+        "model": found.identity,
+        "data": fingerprint(tokens.manifest.files, length=16) if tokens else None,
+        "device": device_name(device),
+    }
+    context = Context(inputs, tokens, Kept(partial, identity))
+    suite.check(spec, context)
+    decoder, tokenizer = found.load(device)
+    metrics, details = suite.scores(decoder, tokenizer, spec, context)
     return {
         "schema": SCHEMA,
         "kind": "evaluation",
-        "suite": suite,
-        "run": {"id": manifest.id, **run.labels.canonical()},
-        "model": model_facts(run),
+        "suite": name,
+        **found.block,
         "spec": spec.canonical(),
         "metrics": {name: asdict(metric) for name, metric in metrics.items()},
         "details": details,
@@ -83,25 +97,30 @@ def evaluate_run(spec: Spec, *, model: Path, data: Path, batch_size: int, device
     }
 
 
-def model_facts(run: RunSpec) -> dict[str, Any]:
-    """What tables say of a model beside its scores. FLOPs: one sequence forward, and the whole training."""
-    model = run.model
-    return {
-        "parameters": parameters(model).total,
-        "forward_flops": forward_flops(model, model.sequence_length),
-        "training_flops": training_flops(model, run.training.tokens),
-        "tokens": run.training.tokens,
-        "layers": model.layers,
-        "model_width": model.model_width,
-        "intermediate_sizes": list(model.intermediate_sizes),
-    }
+def opened(data: Path | None, found: Subject) -> "TokenData | None":
+    """The data set at `data`. Raises EvaluationError when it isn't the one that the run was trained on."""
+    from tlm_repro.data.shards import TokenData
+
+    if data is None:
+        return None
+    tokens = TokenData.open(data)
+    if found.run is not None and found.run.data.name != tokens.manifest.id:
+        raise EvaluationError(
+            f"the run {found.name} was trained on {found.run.data.name}, {data} is {tokens.manifest.id}: pass that one"
+        )
+    return tokens
 
 
-def score_validation(model: Any, _: Any, data: "TokenData", spec: ValidationSpec, batch_size: int) -> Scores:
+def check_validation(_: ValidationSpec, context: Context) -> None:
+    context.held_out("the validation loss is measured on held-out tokens")
+
+
+def score_validation(model: Any, _: Any, spec: ValidationSpec, context: Context) -> Scores:
     from tlm_repro.evaluation.validation import validation_loss
 
+    tokens, batch_size = context.held_out("validation"), context.inputs.batch_size
     loss = validation_loss(
-        model, data.validation, sequence_length=spec.sequence_length, limit=spec.tokens, batch_sequences=batch_size
+        model, tokens.validation, sequence_length=spec.sequence_length, limit=spec.tokens, batch_sequences=batch_size
     )
     metrics = {
         "val_loss": Metric(loss.loss, loss.stderr, loss.tokens),
@@ -110,12 +129,30 @@ def score_validation(model: Any, _: Any, data: "TokenData", spec: ValidationSpec
     return metrics, {"windows": loss.windows, "batch_size": batch_size}
 
 
-def score_zero_shot(model: Any, tokenizer: Any, data: "TokenData", spec: ZeroShotSpec, batch_size: int) -> Scores:
-    metrics = zero_shot(model, tokenizer, spec, held_out=data.held_out(), batch_size=batch_size)
-    return metrics, zero_shot_details(tokenizer, spec, batch_size=batch_size)
+def check_zero_shot(spec: ZeroShotSpec, context: Context) -> None:
+    check_items(spec, context.inputs.benchmarks)
+    if spec.source == "demo" and "wikitext" in spec.tasks:
+        context.held_out(
+            "the demo's wikitext scores the held-out documents of a data set in place of WikiText's pages (task "
+            "'wikitext' can be left out of the spec instead)"
+        )
+
+
+def score_zero_shot(model: Any, tokenizer: Any, spec: ZeroShotSpec, context: Context) -> Scores:
+    inputs, tokens = context.inputs, context.tokens
+    return zero_shot(
+        model,
+        tokenizer,
+        spec,
+        batch_size=inputs.batch_size,
+        held_out=tokens.held_out() if tokens is not None else (),
+        benchmarks=inputs.benchmarks,
+        kept=context.kept,
+    )
 
 
 SUITES = {
-    "validation": Suite(ValidationSpec, score_validation),
-    "zero_shot": Suite(ZeroShotSpec, score_zero_shot),
+    "validation": Suite(ValidationSpec, score_validation, check_validation, needs_run=True),
+    "zero_shot": Suite(ZeroShotSpec, score_zero_shot, check_zero_shot),
+    "niah": Suite(NeedleSpec, score_needle, check_needle),
 }

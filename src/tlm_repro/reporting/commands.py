@@ -15,6 +15,7 @@ from tlm_repro.errors import ArtifactError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tlm_repro.reporting.needle import Needles
     from tlm_repro.reporting.results import Novelty, Results, View
 
 app = typer.Typer()
@@ -30,6 +31,7 @@ FIGURE_CAPTIONS = {
     "allocation": "Figure 3: MLP width of each layer; every allocation spends exactly the same budget.",
     "novelty": "Figure 4: cosine similarity of what a layer adds with what it received, over depth.",
 }
+NEEDLE_CAPTION = "Needle-in-a-haystack: the share of the needles found, by depth in the text and its length."
 
 
 @app.command()
@@ -39,6 +41,17 @@ def table(view: ViewText, out: Out, files: Files) -> None:
 
     experiment = _view(view)
     formats.write(experiment.experiment, _frame(experiment, _results(files)), out.parent)
+
+
+@app.command()
+def scores(files: Files) -> None:
+    """Prints every score in evaluation files, those of models trained elsewhere included, as a Markdown table."""
+    import pandas as pd
+
+    found = _results(files)
+    ours = found.metrics.rename(columns={"run": "name"})
+    columns = ["name", "suite", "metric", "value", "stderr", "items"]
+    typer.echo(pd.concat([ours, found.external])[columns].to_markdown(index=False, floatfmt=".4g"))
 
 
 @app.command()
@@ -68,6 +81,27 @@ def novelty_figure(toy: Toy, out: Out, files: Files) -> None:
     from tlm_repro.reporting import figures, style
 
     style.save(figures.novelty(_novelty(files), toy=toy), out.with_suffix(""))
+
+
+@app.command()
+def niah_table(view: ViewText, out: Out, files: Files) -> None:
+    """Writes Table 3, needle-in-a-haystack, as CSV, Markdown and LaTeX."""
+    from tlm_repro.reporting import formats, needle
+
+    formats.write("niah", needle.table(_results(files), _view(view), _needles(files)), out.parent)
+
+
+@app.command()
+def niah_figure(view: ViewText, out: Out, files: Files) -> None:
+    """Draws the heat maps of needle-in-a-haystack for the models of one architecture and scale."""
+    from tlm_repro.reporting import heatmaps, needle, style
+
+    experiment, measured = _view(view), _needles(files)
+    table = needle.by_depth(measured, experiment)
+    training = needle.training_length(experiment)
+    conditions = needle.conditions(needle.scaling(measured), needle.generators(measured))
+    drawing = heatmaps.needle(table, training=training, toy=experiment.toy, conditions=conditions)
+    style.save(drawing, out.with_suffix(""))
 
 
 @app.command()
@@ -119,13 +153,16 @@ def report(
 ) -> None:
     """Writes the report: one page that opens without a network."""
     from tlm_repro.reporting import claims as ledger
-    from tlm_repro.reporting import formats, tables
+    from tlm_repro.reporting import formats, needle, tables
     from tlm_repro.reporting import report as page
 
     settings = json.loads(config)
     experiments = [_view(json.dumps(item)) for item in json.loads(views)]
     results, measured = _results(files), _novelty(files)
     frames: dict[str, pd.DataFrame] = {view.experiment: _frame(view, results) for view in experiments}
+    for view in experiments:
+        if view.experiment == "main" and needle.measured(results):
+            frames["niah"] = needle.table(results, view, _needles(files))
     if measured:
         frames["novelty"] = tables.novelty(measured, toy=settings["toy"])
     text = page.render(
@@ -133,7 +170,7 @@ def report(
         config=settings["name"],
         toy=settings["toy"],
         claims=ledger.judge(results, experiments, measured),
-        figures=[page.Figure.read(path, FIGURE_CAPTIONS.get(path.stem, path.stem)) for path in figures],
+        figures=[page.Figure.read(path, _caption(path.stem)) for path in figures],
         tables=[formats.SHEETS[name](name, frame) for name, frame in frames.items()],
         configuration=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100),
         environment=_environment(files),
@@ -174,6 +211,17 @@ def _novelty(files: Sequence[Path]) -> "list[Novelty]":
     from tlm_repro.reporting import results
 
     return results.load_novelty(_of_kind(files, "novelty"))
+
+
+def _needles(files: Sequence[Path]) -> "list[Needles]":
+    """The needle-in-a-haystack evaluations among the files."""
+    from tlm_repro.reporting import needle
+
+    return needle.load(path for path in _of_kind(files, "evaluation") if read_json(path).get("suite") == "niah")
+
+
+def _caption(figure: str) -> str:
+    return NEEDLE_CAPTION if figure.startswith("niah-") else FIGURE_CAPTIONS.get(figure, figure)
 
 
 def _frame(view: "View", results: "Results") -> "pd.DataFrame":

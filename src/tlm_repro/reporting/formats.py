@@ -1,6 +1,7 @@
 """Tables for people: text with uncertainties and units, shaded, and their writers (CSV, Markdown, LaTeX)."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import pandas as pd
 
 from tlm_repro.architectures import ARCHITECTURES
 from tlm_repro.artifacts import write_text
+from tlm_repro.reporting import needle
 from tlm_repro.reporting.results import MAIN_METRICS, NOT_PUBLISHED, PERPLEXITIES
 
 Tone = Literal["", "better", "better-unclear", "worse", "worse-unclear"]
@@ -46,8 +48,10 @@ LATEX_TEXT = {
     "↓": r"$\downarrow$",
     "↑": r"$\uparrow$",
     "ρ": r"$\rho$",
+    needle.BEYOND: r"$\dagger$",
     f"& {NOT_PUBLISHED}": "& n/p",
 }
+INTERVAL = re.compile(r"([+−]?\d+\.\d) \[(.+?)\]")
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,52 @@ def main_cells(row: dict[str, Any], change: dict[str, Any] | None, source: str) 
     return cells
 
 
+def needle_sheet(name: str, frame: pd.DataFrame) -> Sheet:
+    """Sheet of `needle.table`: a level is shaded by its difference from uniform."""
+    rows: list[dict[str, tuple[str, Tone]]] = []
+    columns, training = needle.metrics(frame.columns), frame["training_length"].min()
+    titles = {
+        item.name: f"{needle.task_title(item.task)} {needle.length_title(item.length, training)}" for item in columns
+    }
+    records = [dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False)]
+    keys = ("architecture", "scale", "label")
+    changes = {tuple(row[key] for key in keys): row for row in records if row["quantity"] == "difference"}
+    for row in records:
+        level = row["quantity"] == "level"
+        change = changes.get(tuple(row[key] for key in keys))
+        cells = head(row, row["label"] if level else f"{row['label']} − uniform", "ours")
+        for metric, title in titles.items():
+            bounds = row[f"{metric}_low"], row[f"{metric}_high"]
+            shade: Tone = needle_tone(change, metric) if level and change else ""
+            cells[title] = (with_interval(row[metric], *bounds, signed=not level), shade)
+        rows.append(cells)
+    everything = dict.fromkeys(("Architecture", "Scale", "Allocation"), "all") | {"Source": "paper"}
+    everything |= dict.fromkeys(titles.values(), NOT_PUBLISHED)
+    rows.append({column: (text, "") for column, text in everything.items()})
+    notes = [
+        "Table 3: needle-in-a-haystack. Needles found in percent, by task and length in tokens; differences in points.",
+        "In brackets 95 % intervals: Wilson's for a score, over seeds or else Newcombe's for a difference.",
+        f"{needle.BEYOND} longer than the training length of {training:,.0f} tokens."
+        * any(needle.beyond(item.length, training) for item in columns),
+        *needle.conditions(*frame[["rope_scaling", "generator"]].iloc[0]),
+        SHADES,
+        TOY * bool(frame["toy"].any()),
+    ]
+    return sheet(name, rows, " ".join(filter(None, notes)), ("Architecture", "Scale", "Allocation", "Source"))
+
+
+def needle_tone(change: dict[str, Any], metric: str) -> Tone:
+    """Shade of a needle score by the interval of its difference from uniform."""
+    effect = change[metric]
+    return tone(effect, effect - change[f"{metric}_low"] if effect > 0 else change[f"{metric}_high"] - effect)
+
+
+def with_interval(value: float, low: float, high: float, signed: bool = False) -> str:
+    """`72.4 [68.3, 76.1]`, in percent or points."""
+    text = number(value, digits=1, signed=signed)
+    return text if pd.isna(value) or pd.isna(low) else f"{text} [{number(low, digits=1)}, {number(high, digits=1)}]"
+
+
 def novelty_sheet(name: str, frame: pd.DataFrame) -> Sheet:
     """Sheet of `tables.novelty`."""
     rows: list[dict[str, tuple[str, Tone]]] = []
@@ -197,6 +247,7 @@ SHEETS: dict[str, Callable[[str, pd.DataFrame], Sheet]] = {
     "motivation": validation_sheet,
     "sweep": validation_sheet,
     "main": main_sheet,
+    "niah": needle_sheet,
     "novelty": novelty_sheet,
 }
 
@@ -227,6 +278,7 @@ def latex(table: Sheet) -> str:
         label=f"tab:{table.name}",
         position_float="centering",
     )
+    body = INTERVAL.sub(r"\\shortstack{\1\\\\{}[\2]}", body)
     for text, command in LATEX_TEXT.items():
         body = body.replace(text, command)
     wide = len(table.text.columns) > 9

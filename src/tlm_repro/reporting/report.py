@@ -29,6 +29,7 @@ CHOICES = (
     "Optimiser betas, epsilon, clipping, warm-up and final learning rate.",
     "Group widths of Figure 2 (wider-early, wider-middle, wider-late).",
     "Which Titans variant is meant, and when the levels of Hope's continuum memory are updated.",
+    "How texts longer than in training are read in needle-in-a-haystack, and by which rule its scores are compared.",
     "How token cosines are averaged in layer novelty.",
     "Number of seeds: the paper reports no spread over seeds.",
 )
@@ -157,4 +158,5 @@ def renamed(element: ElementTree.Element, ids: Mapping[str, str], scope: str) ->
         else:
             element.attrib[name] = TARGET.sub(target, value)
     if element.tag == f"{{{SVG}}}style" and element.text:
-        element.text = re.sub(r"(^|\})\s*([^{}]+)\{", rf"\1#{scope} \2{{", TARGET.sub(target, element.text))
+        selector = scope.replace(".", r"\\.")  # a dot would begin a class
+        element.text = re.sub(r"(^|\})\s*([^{}]+)\{", rf"\1#{selector} \2{{", TARGET.sub(target, element.text))

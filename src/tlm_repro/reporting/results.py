@@ -6,13 +6,13 @@ Ours and the paper's take the same shape (`Results` and `View`), so one rule jud
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tlm_repro.artifacts import read_json
 from tlm_repro.errors import ArtifactError
@@ -22,7 +22,9 @@ ACCURACIES = ("lambada_acc", "piqa", "hellaswag", "winogrande", "arc_easy", "arc
 NOT_PUBLISHED = "not published here"
 MAIN_METRICS = ("wikitext_ppl", "lambada_ppl", *ACCURACIES, "avg")
 PERPLEXITIES = ("val_ppl", "wikitext_ppl", "lambada_ppl")
+NEEDLES = "niah_"  # metrics `niah_<task>_<length>`: the share of the needles found, 0 to 1
 LOSS_RESOLUTION = 0.005  # nats: every published 440M perplexity is exp(loss rounded to 0.01 nat)
+EXTERNAL_COLUMNS = ["name", "path", "version", "suite", "metric", "value", "stderr", "items"]
 FACTS = ("parameters", "forward_flops", "training_flops", "tokens", "layers", "model_width", "intermediate_sizes")
 
 
@@ -68,15 +70,32 @@ class Metric(Part):
     items: int
 
 
+class ExternalIdentity(Part):
+    """A model that was trained elsewhere: a commit of the hub, or the hash of local files."""
+
+    name: str
+    source: str
+    path: str
+    revision: str | None = None
+    hash: str | None = None
+
+
 class Evaluation(Part):
-    """`results/evaluations/<run>/<suite>-<fingerprint>.json`."""
+    """`results/evaluations/<run>/<suite>-<fingerprint>.json`, of a run with its facts or of an external model."""
 
     schema_: Literal[1] = Field(alias="schema")
     kind: Literal["evaluation"]
     suite: str
-    run: RunIdentity
-    model: Facts
+    run: RunIdentity | None = None
+    model: Facts | None = None
+    external: ExternalIdentity | None = None
     metrics: dict[str, Metric]
+
+    @model_validator(mode="after")
+    def _of_one_model(self) -> Self:
+        if (self.run is None) != (self.model is None) or (self.run is None) == (self.external is None):
+            raise ValueError("run and model are expected, or external in their place")
+        return self
 
 
 class Cosine(Part):
@@ -137,6 +156,7 @@ class View(Part):
     toy: bool
     config: str
     cells: tuple[Cell, ...]
+    sequence_length: int | None = None  # of training, in tokens; None where it isn't known
 
     def groups(self, by: Literal["label", "allocation"] = "label") -> dict[tuple[str, str], dict[str, Cells]]:
         """(architecture, scale) → label or allocation → seed → cell, in the order of the cells."""
@@ -149,19 +169,27 @@ class View(Part):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number of one run. `resolution` is half the last printed digit, for numbers that are only known rounded."""
+    """One number of one run. `resolution` is half the last printed digit, for numbers that are only known rounded.
+
+    `items` is how many items or samples it is over, 0 where that isn't known.
+    """
 
     value: float
     stderr: float = math.nan
     resolution: float = math.nan
+    items: int = 0
 
 
 @dataclass(frozen=True)
 class Results:
-    """`metrics`: one row a (run, metric) with its labels; `models`: one row a run with its exact facts."""
+    """`metrics`: one row a (run, metric) with its labels; `models`: one row a run with its exact facts.
+
+    `external`: one row a (model, suite, metric) of models trained elsewhere. They are in no table of the paper.
+    """
 
     metrics: pd.DataFrame
     models: pd.DataFrame
+    external: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=EXTERNAL_COLUMNS))
 
     def find(self, run: str, metric: str) -> Measurement | None:
         """The measurement, or None when that run wasn't evaluated on that metric."""
@@ -169,7 +197,8 @@ class Results:
             row = cast(pd.Series, self.metrics.loc[(run, metric)])
         except KeyError:
             return None
-        return Measurement(float(row["value"]), float(row["stderr"]), float(row["resolution"]))
+        items = 0 if pd.isna(row["items"]) else int(row["items"])
+        return Measurement(float(row["value"]), float(row["stderr"]), float(row["resolution"]), items)
 
     def seeds(self, cells: Cells, metric: str) -> dict[int, Measurement]:
         """Seed → measurement of those cells that have one."""
@@ -228,9 +257,13 @@ def load(paths: Iterable[Path]) -> Results:
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     models: dict[str, tuple[Path, dict[str, Any]]] = {}
+    external: list[dict[str, Any]] = []
     for path in sorted(paths):
         evaluation = Evaluation.read(path)
         run = evaluation.run
+        if run is None or evaluation.model is None:
+            external += external_rows(evaluation)
+            continue
         facts = evaluation.model.model_dump()
         first, known = models.setdefault(run.id, (path, facts))
         if known != facts:
@@ -244,7 +277,20 @@ def load(paths: Iterable[Path]) -> Results:
                 other = rows[run.id, name]["file"]
                 raise ArtifactError(f"{path} and {other} both hold '{name}' of run {run.id}: pass only one of them")
             rows[run.id, name] = {**labels, "metric": name, **metric.model_dump()}
-    return frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
+    found = frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
+    return replace(found, external=pd.DataFrame(external, columns=EXTERNAL_COLUMNS))
+
+
+def external_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """One row a metric of a model trained elsewhere; `version` is the commit, or the hash of its files."""
+    model = evaluation.external
+    if model is None:
+        return []
+    labels = {"name": model.name, "path": model.path, "version": model.revision or model.hash}
+    return [
+        {**labels, "suite": evaluation.suite, "metric": name, **metric.model_dump()}
+        for name, metric in with_average(evaluation.metrics).items()
+    ]
 
 
 def with_average(metrics: dict[str, Metric]) -> dict[str, Metric]:

@@ -1,17 +1,18 @@
 """Means, paired differences and their intervals, over seeds where there are several.
 
-Effects are taken where they add up: in nats for losses and perplexities, in percentage points for accuracies.
+Effects are taken where they add up: in nats for losses and perplexities, in percentage points for accuracies. Scores of
+needle-in-a-haystack are often near 0 or 100 %, where symmetric intervals mislead: theirs are score intervals.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from tlm_repro.reporting.results import PERPLEXITIES, Cosine, Measurement
+from tlm_repro.reporting.results import NEEDLES, PERPLEXITIES, Cosine, Measurement
 
 LEVEL = 0.95
 Basis = Literal["seeds", "evaluation", "rounding", "tokens", "unknown"]
@@ -29,7 +30,7 @@ BASIS_TEXT: dict[Basis, str] = {
 class Estimate:
     """A mean or a difference. `half_width` is that of its 95 % interval (of its rounding interval for printed values).
 
-    `stderr` and `half_width` are NaN where nothing is known of them.
+    `stderr` and `half_width` are NaN where nothing is known of them. `bounds` is the interval where it isn't symmetric.
     """
 
     mean: float
@@ -37,6 +38,12 @@ class Estimate:
     half_width: float
     seeds: int
     basis: Basis
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """(low, high) of the interval; NaN where nothing is known of it."""
+        return self.bounds or (self.mean - self.half_width, self.mean + self.half_width)
 
     @property
     def sign(self) -> int:
@@ -44,6 +51,8 @@ class Estimate:
 
         Rounding keeps order, so printed values that differ at all differ in truth: there the interval is open.
         """
+        if self.bounds is not None:
+            return int(self.bounds[0] > 0) - int(self.bounds[1] < 0)
         slack = 1e-6 if self.basis == "rounding" else 0.0
         return int(np.sign(self.mean)) if abs(self.mean) + slack > self.half_width and abs(self.mean) > slack else 0
 
@@ -57,10 +66,12 @@ def natural(metric: str, measured: Measurement) -> Measurement:
     """The measurement in its natural unit: a perplexity as its logarithm, an accuracy in percent."""
     if metric == "val_loss":
         return measured
+    value, scale = measured.value, 100.0
     if metric in PERPLEXITIES:
-        value = measured.value
-        return Measurement(math.log(value), measured.stderr / value, measured.resolution / value)
-    return Measurement(100 * measured.value, 100 * measured.stderr, 100 * measured.resolution)
+        value, scale = math.log(value), 1 / value
+    else:
+        value = scale * value
+    return replace(measured, value=value, stderr=scale * measured.stderr, resolution=scale * measured.resolution)
 
 
 def mean(metric: str, measured: Mapping[int, Measurement]) -> Estimate:
@@ -69,27 +80,86 @@ def mean(metric: str, measured: Mapping[int, Measurement]) -> Estimate:
     Raises ValueError when there is no seed at all.
     """
     values = [natural(metric, measurement) for measurement in measured.values()]
-    return estimate(values)
+    found = estimate(values)
+    return score_level(found, values) if metric.startswith(NEEDLES) else found
 
 
-def difference(metric: str, first: Mapping[int, Measurement], second: Mapping[int, Measurement]) -> Estimate | None:
+def difference(
+    metric: str, first: Mapping[int, Measurement], second: Mapping[int, Measurement], coverage: float = LEVEL
+) -> Estimate | None:
     """first − second in the metric's natural unit, paired by seed; None when no seed has both.
 
     With one seed in common the two standard errors are combined as if independent, √(se² + se²): the per-window losses
     that a paired estimate would need aren't kept. That overstates the noise of two models read on the same windows.
+    Two needle scores of one seed have Newcombe's interval. `coverage` is that of the interval.
     """
-    paired = []
-    for seed in sorted(first.keys() & second.keys()):
-        one, other = natural(metric, first[seed]), natural(metric, second[seed])
-        paired.append(
-            Measurement(
-                one.value - other.value, math.hypot(one.stderr, other.stderr), one.resolution + other.resolution
-            )
-        )
-    return estimate(paired) if paired else None
+    seeds = sorted(first.keys() & second.keys())
+    pairs = [(natural(metric, first[seed]), natural(metric, second[seed])) for seed in seeds]
+    if not pairs:
+        return None
+    if len(pairs) == 1 and metric.startswith(NEEDLES) and min(measured.items for measured in pairs[0]) > 0:
+        return score_difference(*pairs[0], coverage)
+    paired = [
+        Measurement(one.value - other.value, math.hypot(one.stderr, other.stderr), one.resolution + other.resolution)
+        for one, other in pairs
+    ]
+    return estimate(paired, coverage)
 
 
-def estimate(values: list[Measurement]) -> Estimate:
+def wilson(score: float, samples: int, coverage: float = LEVEL) -> tuple[float, float]:
+    """Wilson's score interval (1927) of the mean of `samples` scores, each between 0 and 1.
+
+    Scores may be partial credit: s² ≤ s for s in [0, 1], so their variance is at most p(1 − p), which only scores of 0
+    and 1 alone reach. The interval takes that variance and so is never too narrow on account of partial credit.
+    """
+    z = float(stats.norm.ppf((1 + coverage) / 2))
+    share = min(max(score, 0.0), 1.0)
+    scale = 1 + z**2 / samples
+    centre = (share + z**2 / (2 * samples)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / samples + z**2 / (4 * samples**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def newcombe(first: tuple[float, int], second: tuple[float, int], coverage: float = LEVEL) -> tuple[float, float]:
+    """Interval of first − second, each (score in [0, 1], samples), from their two Wilson intervals.
+
+    Method 10, hybrid score, of Newcombe (1998), "Interval estimation for the difference between independent
+    proportions", Statistics in Medicine 17, 873–890. Two models read the same samples and tend to find the same
+    needles; taking them as independent then gives too wide an interval.
+    """
+    (p, _), (q, _) = first, second
+    (p_low, p_high), (q_low, q_high) = wilson(*first, coverage), wilson(*second, coverage)
+    return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
+
+
+def score_level(found: Estimate, values: Sequence[Measurement]) -> Estimate:
+    """A mean needle score, in percent, with its Wilson interval; over seeds never narrower than their own spread.
+
+    All seeds read the same samples, so those count once: a sample's mean over seeds is one more score in [0, 1].
+    """
+    samples = min(value.items for value in values)
+    if samples == 0:
+        return found
+    low, high = (100 * bound for bound in wilson(found.mean / 100, samples))
+    if found.seeds > 1:
+        low, high = min(low, found.mean - found.half_width), max(high, found.mean + found.half_width)
+    return bounded(found.mean, max(0.0, low), min(100.0, high), found.seeds, LEVEL)
+
+
+def score_difference(first: Measurement, second: Measurement, coverage: float) -> Estimate:
+    """The difference of two needle scores in percent, in points, each over one run's samples."""
+    low, high = newcombe((first.value / 100, first.items), (second.value / 100, second.items), coverage)
+    return bounded(first.value - second.value, 100 * low, 100 * high, 1, coverage)
+
+
+def bounded(centre: float, low: float, high: float, seeds: int, coverage: float) -> Estimate:
+    """An estimate with an interval of its own; its standard error is what a normal one as wide would have."""
+    half = (high - low) / 2
+    basis: Basis = "seeds" if seeds > 1 else "evaluation"
+    return Estimate(centre, half / float(stats.norm.ppf((1 + coverage) / 2)), half, seeds, basis, (low, high))
+
+
+def estimate(values: Sequence[Measurement], coverage: float = LEVEL) -> Estimate:
     """Mean, standard error and Student t interval of one value a seed; `BASIS_TEXT` says what one alone rests on."""
     if not values:
         raise ValueError("no measurement to take the mean of")
@@ -97,20 +167,20 @@ def estimate(values: list[Measurement]) -> Estimate:
     centre, count = float(numbers.mean()), len(values)
     if count > 1:
         stderr = float(numbers.std(ddof=1)) / math.sqrt(count)
-        return Estimate(centre, stderr, float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * stderr, count, "seeds")
+        return Estimate(centre, stderr, float(stats.t.ppf((1 + coverage) / 2, count - 1)) * stderr, count, "seeds")
     only = values[0]
     if not math.isnan(only.resolution):
         return Estimate(centre, math.nan, only.resolution, 1, "rounding")
     if not math.isnan(only.stderr):
-        return normal_interval(centre, only.stderr, 1, "evaluation")
+        return normal_interval(centre, only.stderr, 1, "evaluation", coverage)
     return Estimate(centre, math.nan, math.nan, 1, "unknown")
 
 
-def normal_interval(centre: float, stderr: float, seeds: int, basis: Basis) -> Estimate:
-    """An estimate whose 95 % interval is normal; without a standard error (NaN) nothing is known of it."""
+def normal_interval(centre: float, stderr: float, seeds: int, basis: Basis, coverage: float = LEVEL) -> Estimate:
+    """An estimate whose interval is normal; without a standard error (NaN) nothing is known of it."""
     if math.isnan(stderr):
         return Estimate(centre, math.nan, math.nan, seeds, "unknown")
-    return Estimate(centre, stderr, float(stats.norm.ppf((1 + LEVEL) / 2)) * stderr, seeds, basis)
+    return Estimate(centre, stderr, float(stats.norm.ppf((1 + coverage) / 2)) * stderr, seeds, basis)
 
 
 def level(metric: str, found: Estimate) -> tuple[float, float]:

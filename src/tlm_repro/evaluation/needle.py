@@ -1,0 +1,141 @@
+"""Needle in a haystack: one model's scores by task, length and depth (paper Appendix A; RULER, arXiv 2404.06654)."""
+
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from tlm_repro.errors import ArtifactError, EvaluationError
+from tlm_repro.evaluation.needle_samples import NeedleSample, cell, read_samples, tokenizer_hash
+from tlm_repro.evaluation.needle_scores import summarise, wilson
+from tlm_repro.evaluation.progress import plain_progress
+from tlm_repro.evaluation.scoring import Scores
+from tlm_repro.spec import NeedleSpec, RopeScaling
+
+if TYPE_CHECKING:
+    from tlm_repro.artifacts import Manifest
+    from tlm_repro.evaluation.inputs import Context
+
+
+def check_needle(spec: NeedleSpec, context: "Context") -> None:
+    """Raises EvaluationError where the samples that the spec asks for aren't given."""
+    if spec.generator == "own" and context.inputs.samples is None:
+        raise EvaluationError(
+            "suite 'niah' reads samples: make them with tlm-repro needle-samples and pass their manifest.json as "
+            "--samples, or set generator: lm_eval"
+        )
+
+
+def score_needle(model: Any, tokenizer: Any, spec: NeedleSpec, context: "Context") -> Scores:
+    """Metrics `niah_<task>_<length>` and details, as an evaluation file holds them.
+
+    Raises:
+        ArtifactError: the samples are others than the spec's, or were made with another tokenizer than the model's.
+        EvaluationError: the model can't read such lengths, or its positions can't be scaled as asked.
+    """
+    if spec.generator == "lm_eval":
+        from tlm_repro.evaluation.needle_lm_eval import stock_needles
+
+        samples, answers, scaling = stock_needles(model, tokenizer, spec, batch_size=context.inputs.batch_size)
+        source: dict[str, Any] = {"samples": None}
+    else:
+        if context.inputs.samples is None:
+            raise EvaluationError("no samples are given: pass their manifest.json as --samples")
+        manifest, samples = read_samples(context.inputs.samples, spec.samples)
+        check_tokenizer(manifest, tokenizer)
+        source = {"samples": manifest.id}
+        with plain_progress(sys.stderr):
+            answers, scaling = ask(
+                model,
+                tokenizer,
+                samples,
+                new_tokens=spec.samples.generated_tokens,
+                scaling=spec.rope_scaling,
+                batch_size=context.inputs.batch_size,
+            )
+    return scores(model, tokenizer, spec, samples, answers, scaling, source | {"batch_size": context.inputs.batch_size})
+
+
+def scores(
+    model: Any,
+    tokenizer: Any,
+    spec: NeedleSpec,
+    samples: Sequence[NeedleSample],
+    answers: Sequence[str],
+    scaling: dict[str, Any],
+    source: dict[str, Any],
+) -> Scores:
+    from tlm_repro.evaluation.rope import training_length
+
+    metrics, needles = summarise(samples, answers)
+    details = {
+        "needles": needles,
+        "intervals": {name: list(wilson(metric.value, metric.items)) for name, metric in metrics.items()},
+        "prompt_tokens": {
+            name: [min(s.tokens for s in part), max(s.tokens for s in part)]
+            for name in metrics
+            if (part := [s for s in samples if cell(s.task, s.length) == name])
+        },
+        "generator": spec.generator,
+        "generated_tokens": spec.samples.generated_tokens,
+        "rope_scaling": scaling,
+        "training_length": training_length(model),
+        "tokenizer": tokenizer_hash(tokenizer),
+        "bos_policy": "none",
+        **source,
+    }
+    return metrics, details
+
+
+def check_tokenizer(manifest: "Manifest", tokenizer: Any) -> None:
+    """Raises ArtifactError where the samples' lengths were measured by another tokenizer than the model's."""
+    made, own = manifest.summary["tokenizer"], tokenizer_hash(tokenizer)
+    if made != own:
+        raise ArtifactError(
+            f"the samples {manifest.id} were measured with tokenizer {made}, the model's is {own}: make samples with "
+            "its own by tlm-repro needle-samples"
+        )
+
+
+def ask(
+    model: Any,
+    tokenizer: Any,
+    samples: Sequence[NeedleSample],
+    *,
+    new_tokens: int,
+    scaling: RopeScaling,
+    batch_size: int,
+) -> tuple[list[str], dict[str, Any]]:
+    """The model's answers in the samples' order, and how its positions were scaled at each length.
+
+    Samples of one length are asked together, the longest lengths first.
+    """
+    from tlm_repro.evaluation.answers import Question, answer, progress_bar
+    from tlm_repro.evaluation.rope import check_length, scaled
+
+    check_length(model, max(sample.length for sample in samples), scaling)
+    answers = [""] * len(samples)
+    done: dict[str, Any] = {}
+    order = sorted(range(len(samples)), key=lambda number: -samples[number].length)
+    with progress_bar(len(samples)) as bar:
+        for length, group in groupby(order, key=lambda number: samples[number].length):
+            numbers = list(group)
+            questions = [Question(encoded(tokenizer, samples[number]), samples[number].values) for number in numbers]
+            with scaled(model, scaling, length) as done[str(length)]:
+                given = answer(
+                    model, tokenizer, questions, new_tokens=new_tokens, batch_size=batch_size, done=bar.update
+                )
+            for number, text in zip(numbers, given, strict=True):
+                answers[number] = text
+    return answers, {"kind": scaling.kind, "lengths": done}
+
+
+def encoded(tokenizer: Any, sample: NeedleSample) -> list[int]:
+    """The prompt's token ids. Raises ArtifactError where they are more or fewer than the sample says."""
+    ids = tokenizer(sample.prompt, add_special_tokens=False, verbose=False)["input_ids"]
+    if len(ids) != sample.tokens:
+        raise ArtifactError(
+            f"sample {sample.index} of {cell(sample.task, sample.length)} has {len(ids)} tokens, {sample.tokens} were "
+            "counted when it was made: make the samples anew with the model's own tokenizer"
+        )
+    return ids
