@@ -31,6 +31,11 @@ demo: environment  ## the whole pipeline at toy scale: 6–7 minutes on 2 cores
 test: environment-test  ## the tests that CI runs
 	@pytest
 
+.PHONY: test-cluster
+test-cluster: environment-test  ## the workflow through a real SLURM, installed here if need be (Debian, as root)
+	@command -v slurmctld > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+	@TLM_CLUSTER_TESTS=1 pytest tests/cluster
+
 .PHONY: lint
 lint: environment-test  ## style, formats and types
 	ruff check .

@@ -157,6 +157,12 @@ BAD = [
     ("data/corpus/package", "///", r"data\.corpus\.package: '///' doesn't fit"),
     ("data/tokenizer/vocab_size", 10**9, r"data\.tokenizer\.vocab_size: 1000000000 doesn't fit"),
     ("seeds", [], r"seeds: .*at least 1 item"),
+    ("evaluation/niah/lengths", [512, 512], "evaluation.niah.lengths: 512 stands twice"),
+    (
+        "evaluation/niah",
+        {"generator": "lm_eval", "samples": 501},
+        "evaluation.niah.samples: lm-eval makes 500 samples of a task at a length, not 501",
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tlm_repro.artifacts import write_manifest
 from tlm_repro.config_loading import load, parse
 from tlm_repro.errors import ConfigError
 from tlm_repro.grid import expand
@@ -124,6 +125,107 @@ def test_only_the_models_of_table_2_run_the_benchmarks():
     assert all(any(s.suite == "validation" for s in suites.values()) for suites in grid.suites.values())
     assert len(grid.evaluations("sweep")) == 16
     assert len(grid.evaluations("main")) == 16
+
+
+def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_needles():
+    grid = grid_of(demo())
+    architectures = demo()["experiments"]["main"]["architectures"]
+    maps = [f"niah-{name}-760m-toy" for name in architectures]
+    assert list(grid.needles) == [name for name in grid.figures if name.startswith("niah")] == maps
+    assert grid.tables == ["motivation", "sweep", "main", "niah", "novelty"]
+    cells = grid.needles["niah-titans-760m-toy"]
+    view = grid.view("main", cells)
+    assert [cell["label"] for cell in view["cells"]] == ["uniform", "tapered"]
+    assert {cell["architecture"] for cell in view["cells"]} == {"titans"}
+    assert view["sequence_length"] == demo()["training"]["sequence_length"]
+    assert [name.split("-")[0] for _, name in grid.needle_evaluations(cells)] == ["niah", "niah"]
+    without = edited("evaluation/niah", None)
+    assert not without.needles
+    assert "niah" not in without.tables
+
+
+def saved_benchmarks(folder: Path, **rows: str) -> None:
+    """A folder as `fetch-benchmarks` leaves it, with the sha256 of each task's rows as given."""
+    for task in rows:
+        (folder / task).mkdir(parents=True, exist_ok=True)
+        (folder / task / "items.parquet").write_text("rows")
+    sources = {
+        task: {
+            "dataset": "owner/name",
+            "config": None,
+            "split": "test",
+            "revision": "main",
+            "commit": None,
+            "rows": 1,
+            "sha256": sha256,
+            "task_version": 1.0,
+            "lm_eval": "0.4.13",
+        }
+        for task, sha256 in rows.items()
+    }
+    files = [folder / task / "items.parquet" for task in rows]
+    write_manifest(
+        folder,
+        kind="benchmarks",
+        id="benchmarks",
+        spec={},
+        summary={"tasks": sources},
+        files=files,
+        device="cpu",
+        wall_time_s=0,
+    )
+
+
+def benchmarked(**zero_shot: Any) -> set[str]:
+    """Names of the benchmark evaluations of the demo with these keys in `evaluation.zero_shot`."""
+    grid = edited("evaluation/zero_shot", zero_shot)
+    return {name for suites in grid.suites.values() for name in suites if name.startswith("zero_shot")}
+
+
+def test_fetched_items_name_the_evaluation_and_their_folder_does_not(tmp_path: Path):
+    for name, piqa, boolq in (("a", "1", "2"), ("moved", "1", "2"), ("piqa", "x", "2"), ("other", "1", "x")):
+        saved_benchmarks(tmp_path / name, piqa=piqa, boolq=boolq)
+    names = {
+        name: benchmarked(source="path", path=str(tmp_path / name), tasks=["piqa"])
+        for name in ("a", "moved", "piqa", "other")
+    }
+    assert all(len(found) == 1 for found in names.values())
+    assert names["a"] == names["moved"] == names["other"]
+    assert not names["a"] & names["piqa"]
+    assert not names["a"] & benchmarked(source="hub", tasks=["piqa"])
+
+
+def test_a_folder_without_the_items_stops_before_any_job(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"evaluation\.zero_shot\.path: .*doesn't exist: run `tlm-repro fetch-benchm"):
+        benchmarked(source="path", path=str(tmp_path / "none"), tasks=["piqa"])
+    saved_benchmarks(tmp_path, boolq="1")
+    with pytest.raises(ConfigError, match=rf"no items of piqa.*fetch-benchmarks --out {tmp_path} --task piqa"):
+        benchmarked(source="path", path=str(tmp_path), tasks=["piqa", "boolq"])
+    (tmp_path / "boolq" / "items.parquet").write_text("more rows")
+    with pytest.raises(ConfigError, match=r"has 9 bytes, its manifest says 4: run `tlm-repro fetch-benchmarks"):
+        benchmarked(source="path", path=str(tmp_path), tasks=["boolq"])
+
+
+def test_pinned_revisions_name_the_evaluation():
+    plain = benchmarked(source="hub", tasks=["piqa", "boolq"])
+    pinned = benchmarked(source="hub", tasks=["piqa", "boolq"], revisions={"piqa": "abc"})
+    assert len(plain | pinned) == 2
+    assert benchmarked(source="hub", tasks=["piqa", "boolq"], revisions={}) == plain
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"source": "path"}, r"zero_shot\.path: source path needs it.*fetch-benchmarks"),
+        ({"source": "hub", "path": "x"}, r"zero_shot\.path: 'x' is of no use with source hub"),
+        ({"source": "demo", "revisions": {"piqa": "x"}}, r"zero_shot\.revisions: .* no use with source demo"),
+        ({"source": "hub", "revisions": {"boolq": "x"}}, r"zero_shot\.revisions\.boolq: a task that isn't in tasks"),
+        ({"source": "hub", "revisions": {"mmlu": "x"}}, r"zero_shot\.revisions"),
+    ],
+)
+def test_keys_of_another_source_are_refused(keys: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        benchmarked(tasks=["piqa"], **keys)
 
 
 def test_a_total_far_from_the_nominal_size_is_refused():

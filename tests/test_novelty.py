@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tlm_repro import novelty
 from tlm_repro.artifacts import read_json, write_json, write_manifest
-from tlm_repro.data import shards
+from tlm_repro.data import shards, tokenisation
 from tlm_repro.data.corpora import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.models.configuration import TLMConfig
@@ -318,7 +318,7 @@ def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, obje
         shard_tokens=4096,
     )
     data = root / "results" / "data" / spec.name
-    shards.build(spec, data, workers=1)
+    tokenisation.build(spec, data, workers=1)
     folder = root / "results" / "models" / "run-0"
     model = DECODER.model_copy(update={"intermediate_sizes": (48, 0, 48, 32)})
     TLMForCausalLM(TLMConfig.from_spec(model)).save_pretrained(folder / "model")

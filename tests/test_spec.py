@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tlm_repro.errors import ConfigError
-from tlm_repro.spec import DataSpec, PackageCorpus, Spec, TrainedTokenizer, added_later, slug
+from tlm_repro.spec import DataSpec, PackageCorpus, Spec, TrainedTokenizer, ZeroShotSpec, added_later, slug
 
 
 class Inner(Spec):
@@ -40,6 +40,19 @@ def test_specs_survive_the_command_line():
 def test_a_bad_spec_names_the_key(text: str, message: str):
     with pytest.raises(ConfigError, match=message):
         Outer.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"source": "path"}, "items goes with source path"),
+        ({"source": "hub", "items": "0"}, "items goes with source path"),
+        ({"source": "demo", "revisions": {"piqa": "x"}}, "revisions go with source hub"),
+    ],
+)
+def test_items_and_revisions_go_with_their_source(keys: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        ZeroShotSpec.from_values({"tasks": ["piqa"], "max_length": 8, **keys}, "test")
 
 
 def test_slugs_are_safe_file_names():

@@ -20,12 +20,12 @@ class NoOptions(Spec):
 
 
 def never(_: Any) -> bool:
-    """No options make such a mixer or feed-forward block keep a state: keys and values are all it caches."""
+    """No options make it so: of states, keys and values are all that is cached."""
     return False
 
 
 def always(_: Any) -> bool:
-    """Whatever the options, there is a state beside keys and values."""
+    """Whatever the options, it is so: there is a state beside keys and values, or positions turn queries and keys."""
     return True
 
 
@@ -34,14 +34,20 @@ def keeps_levels(options: HopeOptions) -> bool:
     return options.fast_levels > 0
 
 
+def takes_positions(options: TitansOptions) -> bool:
+    """A memory alone reads tokens in order; the attention beside or behind it turns by position."""
+    return options.variant != "lmm"
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One entry. Costs are those of one layer; FLOPs, of one forward pass of one sequence of `time` tokens.
 
     `mixer` and `feed_forward` are built as `Class(config, index)`. A mixer maps (hidden, context, cache) to hidden, a
     feed-forward block (hidden, residual, context, cache): its input, normed, and the residual it came from. The cost of
-    the latter takes the layer's width, which is never 0. `stateful` says, of the typed options, whether one of the two
-    caches more than attention's keys and values.
+    the latter takes the layer's width, which is never 0; so do `gradient_sums`, the parameters of a layer whose
+    gradients the optimiser adds up over several steps. `stateful` says, of the typed options, whether one of the two
+    caches more than attention's keys and values, `rotary` whether the mixer turns queries and keys by position.
     """
 
     title: str
@@ -51,8 +57,10 @@ class Architecture:
     feed_forward: str = "tlm_repro.models.layers:SwiGLU"
     feed_forward_parameters: Callable[[ModelSpec, int], int] = costs.swiglu_parameters
     feed_forward_flops: Callable[[ModelSpec, int, int], int] = costs.swiglu_flops
+    gradient_sums: Callable[[ModelSpec, int], int] = costs.no_sums
     options: type[Spec] = NoOptions
     stateful: Callable[[Any], bool] = never
+    rotary: Callable[[Any], bool] = always
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -74,6 +82,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         mixer="tlm_repro.models.titans:mixer",
         options=TitansOptions,
         stateful=always,
+        rotary=takes_positions,
     ),
     "hope_attention": Architecture(
         title="Hope-attention",
@@ -82,6 +91,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         feed_forward="tlm_repro.models.continuum:ContinuumMemory",
         feed_forward_parameters=costs.continuum_parameters,
         feed_forward_flops=costs.continuum_flops,
+        gradient_sums=costs.continuum_sums,
         options=HopeOptions,
         stateful=keeps_levels,
     ),

@@ -193,7 +193,7 @@ def versions() -> dict[str, str]:
 def write_manifest(
     folder: Path,
     *,
-    kind: Literal["data", "model"],
+    kind: Literal["data", "part", "model", "benchmarks", "samples"],
     id: str,
     spec: Mapping[str, Any],
     summary: Mapping[str, Any],

@@ -5,7 +5,6 @@ inside the commands, so that `--help` and the commands without tensors stay inst
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from tlm_repro import artifacts
+from tlm_repro.data.commands import app as data_commands
 from tlm_repro.errors import ConfigError, TLMError
+from tlm_repro.overview import app as overview_commands
 from tlm_repro.reporting.commands import app as reporting_commands
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Reproduction of 'Tapered Language Models' (arXiv 2606.23670).",
 )
+app.add_typer(overview_commands)
+app.add_typer(data_commands)
 app.add_typer(reporting_commands)
 
 SpecText = Annotated[
@@ -72,34 +75,29 @@ def widths(
 
 
 @app.command()
-def tokenize(spec: SpecText, out: Out, workers: Annotated[int, typer.Option(min=1)] = 1) -> None:
-    """Trains or fetches the tokenizer and writes the corpus as token shards."""
-    from tlm_repro.data.shards import build
-    from tlm_repro.spec import DataSpec
-
-    build(DataSpec.from_json(spec), out.parent, workers=workers)
-
-
-@app.command()
 def pretrain(
     spec: SpecText,
     data: DataManifest,
     checkpoints: Annotated[Path, typer.Option(help="Folder of the resumable state.")],
     out: Out,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that share the global batch, on this machine.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the global batch, on each node.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of a SLURM job.")] = 1,
     micro_batch_sequences: Annotated[
         int, typer.Option(min=0, help="Sequences in one forward pass; 0: the whole share.")
     ] = 0,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 600,
+    stop_before_seconds: Annotated[
+        float, typer.Option(min=0, help="In a SLURM job: save and stop so long before its time limit.")
+    ] = 120,
     validations: Annotated[
         int, typer.Option(min=1, help="Validation losses, evenly spaced, the last at the end.")
     ] = 10,
     validation_tokens: Annotated[int, typer.Option(min=1, help="Held-out tokens for each of them.")] = 262_144,
 ) -> None:
     """Trains one model, or goes on from its newest checkpoint."""
-    if processes > 1 and "RANK" not in os.environ:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "tlm_repro"]
-        os.execv(sys.executable, [sys.executable, *launcher, *sys.argv[1:]])
+    from tlm_repro.training.scheduler import start_processes
+
+    start_processes(sys.argv[1:], processes=processes, nodes=nodes)
     from tlm_repro.data.shards import TokenData
     from tlm_repro.spec import RunSpec
     from tlm_repro.training.trainer import TrainerOptions
@@ -108,6 +106,7 @@ def pretrain(
     options = TrainerOptions(
         micro_batch_sequences=micro_batch_sequences or None,
         checkpoint_seconds=checkpoint_seconds,
+        stop_before_seconds=stop_before_seconds,
         validations=validations,
         validation_tokens=validation_tokens,
     )
@@ -117,15 +116,63 @@ def pretrain(
 @app.command()
 def evaluate(
     spec: SpecText,
-    model: Annotated[Path, typer.Option(help="manifest.json of the trained run.")],
-    data: DataManifest,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A run's manifest.json or folder, a Hugging Face folder, a hub name (@revision), a .gguf file, or "
+            "package:file.gguf."
+        ),
+    ],
     out: Out,
+    data: Annotated[Path | None, typer.Option(help="manifest.json of the tokenised data set.")] = None,
+    benchmarks: Annotated[Path | None, typer.Option(help="Folder of the fetched benchmarks.")] = None,
+    samples: Annotated[Path | None, typer.Option(help="manifest.json of needle-in-a-haystack samples.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences in one forward pass.")] = 32,
 ) -> None:
-    """Measures a trained run in one suite."""
-    from tlm_repro.evaluation.suites import evaluate_run, suite_spec
+    """Measures a model in one suite; parts that are done when another fails are kept for the next attempt."""
+    from tlm_repro.evaluation import kept, suites
 
-    artifacts.write_json(out, evaluate_run(suite_spec(spec), model=model, data=data, batch_size=batch_size))
+    inputs = suites.Inputs(data=data, benchmarks=benchmarks, samples=samples, batch_size=batch_size)
+    partial = kept.beside(out)
+    artifacts.write_json(out, suites.evaluate(suites.suite_spec(spec), model=model, inputs=inputs, partial=partial))
+    kept.forget(partial)
+
+
+@app.command()
+def needle_samples(
+    spec: SpecText,
+    out: Annotated[Path, typer.Option("--out", help="manifest.json to write; the samples lie beside it.")],
+    data: Annotated[Path | None, typer.Option(help="manifest.json of the data set whose tokenizer measures.")] = None,
+    model: Annotated[str | None, typer.Option(help="Or a model trained elsewhere, as `evaluate` takes it.")] = None,
+) -> None:
+    """Makes needle-in-a-haystack prompts for all models with one tokenizer."""
+    from tlm_repro.evaluation.needle_samples import make
+    from tlm_repro.spec import NeedleSamplesSpec
+
+    make(NeedleSamplesSpec.from_json(spec), out.parent, data=data, model=model)
+
+
+@app.command()
+def fetch_benchmarks(
+    out: Annotated[Path, typer.Option("--out", help="Folder to make, or to complete: evaluation.zero_shot.path.")],
+    task: Annotated[list[str] | None, typer.Option(help="One of lm-eval's tasks; none: all of Table 2's.")] = None,
+    revision: Annotated[
+        list[str] | None, typer.Option(help="TASK=REV: branch, tag or commit of its data set; otherwise main.")
+    ] = None,
+    mirror: Annotated[
+        Path | None, typer.Option(help="Folder with the data sets as <owner>/<name>, taken instead of the hub.")
+    ] = None,
+) -> None:
+    """Saves the benchmarks' items from the Hugging Face hub once, for machines without a network."""
+    from tlm_repro.evaluation.fetch import fetch
+
+    revisions = {}
+    for text in revision or ():
+        name, _, value = text.partition("=")
+        if not value:
+            raise ConfigError(f"--revision {text}: TASK=REV is expected, as piqa=main")
+        revisions[name] = value
+    typer.echo(f"wrote {fetch(out, task or (), revisions=revisions, mirror=mirror, report=typer.echo)}")
 
 
 @app.command()

@@ -11,7 +11,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tlm_repro.allocation.widths import label
-from tlm_repro.spec import Corpus, ExternalModel, NoveltyText, Option, Tokenizer, ZeroShotTask
+from tlm_repro.spec import (
+    AnyText,
+    Corpus,
+    ExternalModel,
+    HeldOut,
+    NeedleTaskName,
+    Option,
+    RopeScaling,
+    Tokenizer,
+    ZeroShotTask,
+)
 
 
 def _no_boolean(value: Any) -> Any:
@@ -52,6 +62,9 @@ class DataConfig(Section):
     )
     shard_tokens: Integer = Field(default=100_000_000, ge=1024, le=2**32, description="Tokens in one shard file.")
     split_seed: Integer = Field(default=0, ge=0, description="Seed of the split into train and validation.")
+    jobs: Integer = Field(
+        default=1, ge=1, le=1000, description="Jobs that share the tokenising; it can't change the result."
+    )
 
 
 class ModelConfig(Section):
@@ -71,6 +84,7 @@ class HardwareConfig(Section):
     """How a scale is run. Nothing here can change a result, so nothing here is part of a run's id."""
 
     processes: Integer = Field(default=1, ge=1, description="Processes (one a GPU) that share the global batch.")
+    nodes: Integer = Field(default=1, ge=1, description="SLURM nodes that the processes are spread over evenly.")
     micro_batch_sequences: Integer | None = Field(
         default=None,
         ge=1,
@@ -190,10 +204,20 @@ class ValidationConfig(Section):
 
 
 class ZeroShotConfig(Section):
-    """lm-eval benchmarks, run on the models of `experiments.main`."""
+    """lm-eval benchmarks, run on the models of `experiments.main`; docs/evaluation.md says where items come from."""
 
-    source: Literal["demo", "hub"] = Field(
-        description="Items of this project's own for a demo, or the hub's data sets."
+    source: Literal["demo", "hub", "path"] = Field(
+        description="Items of this project's own for a demo, the hub's data sets, or a folder of those, fetched once."
+    )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Source path: what `tlm-repro fetch-benchmarks` made, relative to where the workflow runs.",
+    )
+    revisions: dict[ZeroShotTask, Annotated[str, Field(min_length=1)]] = Field(
+        default={},
+        description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit stays "
+        "what it is.",
     )
     tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
     max_length: Integer | None = Field(
@@ -202,11 +226,41 @@ class ZeroShotConfig(Section):
     limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
 
 
+LM_EVAL_SAMPLES = 500  # of each of its `niah_*` tasks at each length
+
+
+class NeedleConfig(Section):
+    """Needle in a haystack, run on the models of `experiments.main`; docs/needle.md says how samples are made."""
+
+    tasks: tuple[NeedleTaskName, ...] = Field(
+        default=("single_1", "single_2", "single_3", "multiquery"),
+        min_length=1,
+        description="RULER's `niah_…` tasks. [paper: these four]",
+    )
+    lengths: tuple[Annotated[Integer, Field(ge=192)], ...] = Field(
+        default=(4096, 8192, 16384),
+        min_length=1,
+        description="Tokens of prompt and answer together. [paper: 4K, 8K, 16K]",
+    )
+    samples: Integer = Field(default=500, ge=1, description="Samples of a task at a length. [lineage: RULER's 500]")
+    text: AnyText = Field(
+        default=HeldOut(), description="Where the haystack of all tasks but single_1 comes from. [RULER: essays]"
+    )
+    generator: Literal["own", "lm_eval"] = Field(
+        default="own", description="This project's samples, or those of lm-eval's own `niah_*` tasks, to compare."
+    )
+    rope_scaling: RopeScaling = Field(
+        default=RopeScaling(),
+        description="How positions beyond the training length are read. [ours: as they are]",
+    )
+
+
 class EvaluationConfig(Section):
     """What is measured on a trained model."""
 
     validation: ValidationConfig = Field(default=ValidationConfig(), description="Held-out loss and perplexity.")
     zero_shot: ZeroShotConfig | None = Field(default=None, description="Benchmarks; null leaves them out.")
+    niah: NeedleConfig | None = Field(default=None, description="Needle in a haystack; null leaves it out.")
     batch_size: Integer = Field(
         default=32, ge=1, description="Sequences in one forward pass; it can't change a result."
     )
@@ -215,7 +269,7 @@ class EvaluationConfig(Section):
 class NoveltyConfig(Section):
     """Figure 4: how much each layer still adds to the residual stream."""
 
-    text: NoveltyText = Field(description="The text that is read. [paper: WikiText-2]")
+    text: AnyText = Field(description="The text that is read. [paper: WikiText-2]")
     tokens: Integer = Field(default=2048, ge=2, description="Tokens that are read. [paper: 2,048]")
     window: Integer = Field(default=1024, ge=2, description="Tokens in one forward pass. [ours]")
     models: tuple[ExternalModel, ...] = Field(default=(), description="Pretrained models. [paper: GPT-2 124M…1.5B]")
@@ -227,6 +281,9 @@ class TrainerConfig(Section):
 
     checkpoint_seconds: Integer = Field(
         default=600, ge=1, description="Time between checkpoints: what a killed job can lose."
+    )
+    stop_before_seconds: Integer = Field(
+        default=120, ge=0, description="In a SLURM job: save and stop so long before its time limit."
     )
     validations: Integer = Field(
         default=10, ge=1, le=10_000, description="Validation losses, evenly spaced, the last at the end."

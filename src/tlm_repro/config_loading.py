@@ -10,7 +10,15 @@ from pydantic import ValidationError
 
 from tlm_repro.allocation.widths import layer_widths, resolve
 from tlm_repro.architectures import ARCHITECTURES, architecture
-from tlm_repro.config import AllocationConfig, Config, ScaleConfig, experiment_axes
+from tlm_repro.config import (
+    LM_EVAL_SAMPLES,
+    AllocationConfig,
+    Config,
+    NeedleConfig,
+    ScaleConfig,
+    ZeroShotConfig,
+    experiment_axes,
+)
 from tlm_repro.errors import ConfigError
 
 REFERENCE = "config/README.md"
@@ -162,6 +170,12 @@ def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[P
             f"{path}.hardware.micro_batch_sequences",
             f"{micro} doesn't divide the {local} sequences of one process: take a divisor",
         )
+    if scale.hardware.processes % scale.hardware.nodes:
+        yield (
+            f"{path}.hardware.nodes",
+            f"{scale.hardware.processes} processes can't be spread evenly over {scale.hardware.nodes} nodes: "
+            "change one of them",
+        )
     if round(scale.tokens / scale.batch_tokens) < 1:
         yield f"{path}.tokens", f"{scale.tokens} is less than half a batch of {scale.batch_tokens} tokens: raise it"
 
@@ -199,6 +213,48 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
             "evaluation.zero_shot",
             "it runs on the models of experiments.main, which is missing: add that or set it to null",
         )
+    if config.evaluation.zero_shot:
+        yield from _benchmark_problems(config.evaluation.zero_shot)
+    if config.evaluation.niah:
+        yield from _needle_problems(config, config.evaluation.niah)
+
+
+def _needle_problems(config: Config, needles: NeedleConfig) -> Iterator[Problem]:
+    section = "evaluation.niah"
+    if not config.experiments.main:
+        yield section, "it runs on the models of experiments.main, which is missing: add that or set it to null"
+    for key, values in (("tasks", needles.tasks), ("lengths", needles.lengths)):
+        for value in dict.fromkeys(value for value in values if values.count(value) > 1):
+            yield f"{section}.{key}", f"{value} stands twice: remove one"
+    if needles.generator == "lm_eval" and needles.samples > LM_EVAL_SAMPLES:
+        yield (
+            f"{section}.samples",
+            f"lm-eval makes {LM_EVAL_SAMPLES} samples of a task at a length, not {needles.samples}: ask for fewer, or "
+            "set generator: own",
+        )
+
+
+def _benchmark_problems(benchmarks: ZeroShotConfig) -> Iterator[Problem]:
+    """Keys of another source than the one that is set."""
+    section, source = "evaluation.zero_shot", benchmarks.source
+    if source == "path" and benchmarks.path is None:
+        yield (
+            f"{section}.path",
+            "source path needs it: name the folder that `tlm-repro fetch-benchmarks --out <path>` made",
+        )
+    if source != "path" and benchmarks.path is not None:
+        yield (
+            f"{section}.path",
+            f"{benchmarks.path!r} is of no use with source {source}: remove it, or set source: path",
+        )
+    if source != "hub" and benchmarks.revisions:
+        yield (
+            f"{section}.revisions",
+            f"they are of no use with source {source}: remove them (`fetch-benchmarks` has --revision)",
+        )
+    for task in benchmarks.revisions:
+        if task not in benchmarks.tasks:
+            yield f"{section}.revisions.{task}", "a task that isn't in tasks: remove it, or add the task"
 
 
 def _width_problems(

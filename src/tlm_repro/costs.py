@@ -122,6 +122,20 @@ def continuum_flops(model: ModelSpec, width: int, time: int) -> int:
     return total
 
 
+def no_sums(_model: ModelSpec, _width: int) -> int:
+    """Every parameter takes a step at every step of the run: no gradient waits for one."""
+    return 0
+
+
+def continuum_sums(model: ModelSpec, width: int) -> int:
+    """Parameters whose gradients are summed up until their level's next optimiser step."""
+    options = HopeOptions.from_values(model.mixer, "options of hope_attention")
+    if options.update != "optimizer":
+        return 0
+    parts = zip(level_widths(options, width), options.periods, strict=True)
+    return sum(swiglu_parameters(model, part) for part, period in parts if period > 1)
+
+
 def _pieces(time: int, length: int) -> list[int]:
     whole, rest = divmod(time, length)
     return [length] * whole + ([rest] if rest else [])

@@ -3,20 +3,24 @@
 Pure and instant: the workflow expands the grid at every call, so nothing here may import torch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.architectures import architecture
 from tlm_repro.artifacts import fingerprint
-from tlm_repro.config import AllocationConfig, Config, experiment_axes, steps
-from tlm_repro.errors import ConfigError
+from tlm_repro.config import AllocationConfig, Config, NeedleConfig, ZeroShotConfig, experiment_axes, steps
+from tlm_repro.errors import ConfigError, EvaluationError
+from tlm_repro.evaluation.benchmark_folder import items_fingerprint, read_sources
 from tlm_repro.models.accounting import parameters
 from tlm_repro.spec import (
     DataSpec,
     HeldOut,
     ModelSpec,
+    NeedleSamplesSpec,
+    NeedleSpec,
     NoveltySpec,
     RunLabels,
     RunSpec,
@@ -27,7 +31,7 @@ from tlm_repro.spec import (
 )
 
 NOMINAL_TOLERANCE = 0.015
-Suite = ValidationSpec | ZeroShotSpec
+Suite = ValidationSpec | ZeroShotSpec | NeedleSpec
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Grid:
     experiments: dict[str, list[Cell]] = field(default_factory=dict)
     suites: dict[str, dict[str, Suite]] = field(default_factory=dict)  # run → evaluation name → spec
     novelty: dict[str, NoveltyTask] = field(default_factory=dict)  # file name → task
+    samples: dict[str, NeedleSamplesSpec] = field(default_factory=dict)  # of needles in a haystack, by name
 
     def evaluations(self, experiment: str) -> list[tuple[str, str]]:
         """(run, evaluation name) of every evaluation that the experiment's table reads."""
@@ -76,21 +81,39 @@ class Grid:
         return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite in wanted]
 
     @property
+    def needles(self) -> dict[str, list[Cell]]:
+        """Heat map → the cells of Table 2 in it: one for each architecture and scale that looks for needles."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.experiments.get("main", []):
+            if self.needle_evaluations([cell]):
+                found.setdefault(f"niah-{cell.architecture}-{cell.scale}", []).append(cell)
+        return found
+
+    def needle_evaluations(self, cells: Iterable[Cell]) -> list[tuple[str, str]]:
+        """(run, evaluation name) of every needle-in-a-haystack evaluation of the cells' runs."""
+        runs = dict.fromkeys(cell.run for cell in cells)
+        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "niah"]
+
+    @property
     def tables(self) -> list[str]:
-        return [*self.experiments, *(["novelty"] if self.novelty else [])]
+        needles = ["niah"] if self.needles else []
+        return [*self.experiments, *needles, *(["novelty"] if self.novelty else [])]
 
     @property
     def figures(self) -> list[str]:
         drawn = [name for name in self.experiments if name != "main"]
-        return [*drawn, *(["allocation"] if self.runs else []), *(["novelty"] if self.novelty else [])]
+        others = [*(["allocation"] if self.runs else []), *(["novelty"] if self.novelty else [])]
+        return [*drawn, *self.needles, *others]
 
-    def view(self, experiment: str) -> dict[str, Any]:
-        """The experiment as reports take it: plain values."""
+    def view(self, experiment: str, cells: Sequence[Cell] | None = None) -> dict[str, Any]:
+        """The experiment, or some of its cells, as reports take it: plain values."""
+        chosen = self.experiments[experiment] if cells is None else cells
         return {
             "experiment": experiment,
             "config": self.config.name,
             "toy": self.config.toy,
-            "cells": [vars(cell) for cell in self.experiments[experiment]],
+            "sequence_length": self.config.training.sequence_length,
+            "cells": [vars(cell) for cell in chosen],
         }
 
     def allocation_view(self) -> dict[str, Any]:
@@ -113,7 +136,7 @@ def evaluation_name(suite: Suite) -> str:
 
 
 def data_spec(config: Config) -> DataSpec:
-    return DataSpec(**dict(config.data))
+    return DataSpec(**{name: value for name, value in config.data if name != "jobs"})
 
 
 def training_spec(config: Config, scale: str, seed: int) -> TrainingSpec:
@@ -205,22 +228,46 @@ def _check_sizes(grid: Grid) -> None:
 
 
 def _add_suites(grid: Grid) -> None:
-    """Validation for every run; benchmarks for the runs of Table 2."""
+    """Validation for every run; benchmarks and needles in a haystack for the runs of Table 2."""
     config, length = grid.config, grid.config.training.sequence_length
     validation = ValidationSpec(tokens=config.evaluation.validation.tokens, sequence_length=length)
     for run in grid.runs:
         grid.suites[run] = {evaluation_name(validation): validation}
-    benchmarks = config.evaluation.zero_shot
-    if benchmarks is None:
-        return
-    zero_shot = ZeroShotSpec(
+    others: list[Suite] = []
+    if config.evaluation.zero_shot is not None:
+        others.append(zero_shot_spec(config.evaluation.zero_shot, length))
+    if config.evaluation.niah is not None:
+        needles = needle_spec(config.evaluation.niah, grid.data)
+        others.append(needles)
+        if needles.generator == "own":
+            grid.samples[needles.samples.name] = needles.samples
+    for cell in grid.experiments.get("main", []):
+        grid.suites[cell.run].update({evaluation_name(suite): suite for suite in others})
+
+
+def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShotSpec:
+    """Raises ConfigError where the folder of fetched items isn't there, isn't whole or lacks a task."""
+    items = None
+    if benchmarks.path is not None:
+        try:
+            items = items_fingerprint(read_sources(Path(benchmarks.path), benchmarks.tasks))
+        except EvaluationError as error:
+            raise ConfigError(f"evaluation.zero_shot.path: {error}") from None
+    return ZeroShotSpec(
         source=benchmarks.source,
         tasks=benchmarks.tasks,
-        max_length=benchmarks.max_length or length,
+        max_length=benchmarks.max_length or sequence_length,
         limit=benchmarks.limit,
+        items=items,
+        revisions=benchmarks.revisions,
     )
-    for cell in grid.experiments.get("main", []):
-        grid.suites[cell.run][evaluation_name(zero_shot)] = zero_shot
+
+
+def needle_spec(needles: NeedleConfig, data: DataSpec) -> NeedleSpec:
+    samples = NeedleSamplesSpec(
+        tasks=needles.tasks, lengths=needles.lengths, samples=needles.samples, text=needles.text, data=data
+    )
+    return NeedleSpec(samples=samples, generator=needles.generator, rope_scaling=needles.rope_scaling)
 
 
 def _add_novelty(grid: Grid) -> None:

@@ -34,6 +34,7 @@ ZeroShotTask = Literal[
     "social_iqa",
     "boolq",
 ]
+NeedleTaskName = Literal["single_1", "single_2", "single_3", "multiquery"]
 
 
 def slug(text: str) -> str:
@@ -251,17 +252,77 @@ class ValidationSpec(Spec):
 
 
 class ZeroShotSpec(Spec):
-    """lm-eval tasks. `source` says where their items come from: the hub's data sets or the demo's own item files."""
+    """lm-eval tasks. `source` says where their items come from.
+
+    `demo`: the demo's own item files; `hub`: the hub's data sets; `path`: a folder that holds those, fetched once.
+    """
 
     suite: Literal["zero_shot"] = "zero_shot"
-    source: Literal["demo", "hub"]
+    source: Literal["demo", "hub", "path"]
     items_version: int = 1  # of the demo items: raised whenever one changes
     tasks: tuple[ZeroShotTask, ...] = Field(min_length=1)
     max_length: int = Field(ge=1)
     limit: int | None = Field(default=None, ge=1)
+    items: str | None = added_later(None)  # path: fingerprint of the tasks' items
+    revisions: dict[ZeroShotTask, str] = added_later({})  # hub: of a task's data set; main where none is given
+
+    @model_validator(mode="after")
+    def _fits_its_source(self) -> Self:
+        if (self.source == "path") != (self.items is not None):
+            raise ValueError("items goes with source path, and with no other")
+        if self.revisions and self.source != "hub":
+            raise ValueError("revisions go with source hub, and with no other")
+        return self
 
 
-EvaluationSpec = Annotated[ValidationSpec | ZeroShotSpec, Field(discriminator="suite")]
+class HeldOut(Spec):
+    """The validation documents of the data set that the models were trained on."""
+
+    kind: Literal["held_out"] = "held_out"
+
+
+AnyText = Annotated[HeldOut | PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
+
+
+class NeedleSamplesSpec(Spec):
+    """Needle-in-a-haystack prompts: one set for all models with one tokenizer (paper Appendix A; RULER, 2404.06654)."""
+
+    version: int = 1  # of the generator: raised whenever it makes other prompts
+    tasks: tuple[NeedleTaskName, ...] = Field(min_length=1)
+    lengths: tuple[int, ...] = Field(min_length=1)  # of prompt and answer together, in tokens
+    samples: int = Field(ge=1)  # of each task at each length
+    generated_tokens: int = Field(default=128, ge=1)
+    text: AnyText  # the haystack of all tasks but single_1
+    data: DataSpec | None = None  # whose tokenizer measures lengths; None: that of a model trained elsewhere
+
+    @property
+    def name(self) -> str:
+        """`niah-<corpus>-<fingerprint>`, the folder under results/needles."""
+        title = slug(self.data.corpus.title) if self.data else "external"
+        return f"niah-{title}-{fingerprint(self.canonical())}"
+
+
+class RopeScaling(Spec):
+    """How rotary positions beyond the training length are read. `ntk` changes the base of the rotations."""
+
+    kind: Literal["none", "linear", "ntk", "yarn"] = Field(
+        default="none", description="`none`, or a rule of transformers': `linear`, `ntk` (its `dynamic`) or `yarn`."
+    )
+    factor: float | None = Field(
+        default=None, ge=1, allow_inf_nan=False, description="Its factor; null: each length ÷ the training length."
+    )
+
+
+class NeedleSpec(Spec):
+    """Needle in a haystack. `generator` says who makes the prompts: this project, or lm-eval's own `niah_*` tasks."""
+
+    suite: Literal["niah"] = "niah"
+    samples: NeedleSamplesSpec
+    generator: Literal["own", "lm_eval"] = "own"
+    rope_scaling: RopeScaling = RopeScaling()
+
+
+EvaluationSpec = Annotated[ValidationSpec | ZeroShotSpec | NeedleSpec, Field(discriminator="suite")]
 
 
 class ExternalModel(Spec):
@@ -280,19 +341,10 @@ class ExternalModel(Spec):
         return self
 
 
-class HeldOut(Spec):
-    """The validation documents of the data set that the models were trained on."""
-
-    kind: Literal["held_out"] = "held_out"
-
-
-NoveltyText = Annotated[HeldOut | PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
-
-
 class NoveltySpec(Spec):
     """Layer novelty of one model on the first `tokens` tokens of a text, in windows of at most `window` tokens."""
 
-    text: NoveltyText
+    text: AnyText
     tokens: int = Field(ge=2)
     window: int = Field(ge=2)
     external: ExternalModel | None = None  # None: a run of ours

@@ -142,3 +142,21 @@ def test_uneven_shares_are_refused():
     batches = Batches(Counting(1000), sequence_length=7, batch_sequences=6, seed=4)
     with pytest.raises(ConfigError, match="6 sequences a batch can't be shared evenly by 4 processes"):
         batches.batch(0, rank=0, world_size=4)
+
+
+def test_the_budgets_of_the_paper_are_nested():
+    """All scales read one order: the windows of 30B tokens are the first of those of 50B, and so on."""
+    tokens = Counting(100_000_000_000)
+    batches = Batches(tokens, sequence_length=4096, batch_sequences=128, seed=0)
+    smaller = Batches(tokens, sequence_length=4096, batch_sequences=64, seed=0)
+    last_steps = {30: 57_220, 50: 95_367, 100: 190_735}
+    assert {size: round(size * 10**9 / (128 * 4096)) for size in last_steps} == last_steps
+    assert batches.windows == 24_414_062
+    for step in (0, 57_219, 95_366):
+        expected = permuted(np.arange(128 * step, 128 * step + 128), batches.windows, seed=0, epoch=0)
+        np.testing.assert_array_equal(batches.indices(step), expected)
+        np.testing.assert_array_equal(
+            np.concatenate([smaller.indices(2 * step), smaller.indices(2 * step + 1)]), batches.indices(step)
+        )
+    repeated = 128 * 190_735 - batches.windows
+    assert repeated == 18  # of the largest budget, by rounding to whole batches

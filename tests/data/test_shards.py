@@ -10,10 +10,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tlm_repro.artifacts import write_manifest
-from tlm_repro.data import shards
+from tlm_repro.data import shards, tokenisation
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import Document, documents
-from tlm_repro.data.shards import ShardWriter, TokenArray, TokenData, build
+from tlm_repro.data.shards import ShardWriter, TokenArray, TokenData
+from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, DataError
 from tlm_repro.spec import DataSpec, FilesCorpus, PackageCorpus, PretrainedTokenizer, TrainedTokenizer
 
@@ -45,7 +46,8 @@ def built(corpus, tmp_path_factory):
 
 def product(folder):
     """Every file that a build makes, by name, but for the manifest, which holds times."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("manifest.json", ".lock")]
+    others = ("manifest.json", ".finished.json", ".lock")
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in others]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
@@ -185,11 +187,11 @@ def test_more_shards_than_may_be_open(tmp_path, monkeypatch):
 def test_build_killed_half_way_leaves_no_trace_in_the_next(built, corpus, tmp_path):
     """The first attempt dies without any clean-up in the middle of its second training shard."""
     program = (
-        "import os, sys; from pathlib import Path; import numpy as np; from tlm_repro.data import shards;"
+        "import os, sys; from pathlib import Path; import numpy as np; from tlm_repro.data import tokenisation;"
         "from tlm_repro.spec import DataSpec;"
         "save = np.save;"
         "np.save = lambda path, array: os._exit(9) if '.00001' in str(path) else save(path, array);"
-        "shards.build(DataSpec.from_json(sys.argv[1]), Path(sys.argv[2]), workers=1)"
+        "tokenisation.build(DataSpec.from_json(sys.argv[1]), Path(sys.argv[2]), workers=1)"
     )
     spec = data_spec(corpus)
     assert subprocess.call([sys.executable, "-c", program, spec.to_json(), str(tmp_path)]) == 9
@@ -294,8 +296,8 @@ def test_sotu_within_budgets(tmp_path):
 
 
 def test_progress_in_a_log_file_is_a_plain_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr(shards, "LOG_SECONDS", 0.0)
-    with shards.Progress("tokenising", "tokens", 2000) as progress:
+    monkeypatch.setattr(tokenisation, "LOG_SECONDS", 0.0)
+    with tokenisation.Progress("tokenising", "tokens", 2000) as progress:
         progress.add(500)
         progress.add(700)
     assert capsys.readouterr().err == "tokenising: 500 of 2,000 tokens\ntokenising: 1,200 of 2,000 tokens\n"

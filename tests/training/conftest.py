@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tlm_repro.data.shards import TokenData, build
+from tlm_repro.data.shards import TokenData
+from tlm_repro.data.tokenisation import build
 from tlm_repro.spec import DataSpec, FilesCorpus, ModelSpec, RunLabels, RunSpec, TrainedTokenizer, TrainingSpec
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while five boxing wizards vex my sphinx of quartz. "

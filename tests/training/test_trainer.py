@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tlm_repro import models
 from tlm_repro.artifacts import read_manifest
 from tlm_repro.data.batches import Batches
-from tlm_repro.data.shards import TokenData, build
+from tlm_repro.data.shards import TokenData
+from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, CheckpointError, ConfigError, DivergenceError
 from tlm_repro.evaluation.validation import validation_loss
 from tlm_repro.models.accounting import training_flops

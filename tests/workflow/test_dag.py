@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tlm_repro.artifacts import write_manifest
 from tlm_repro.config_loading import load
 from tlm_repro.grid import expand
 
@@ -64,10 +65,13 @@ def test_everything_is_in_the_default_graph(checkout: Path):
     assert jobs(dry_run(checkout, "all")) == {
         "tokenize": 1,
         "pretrain": 27,
-        "evaluate": 35,
+        "needle_samples": 1,
+        "evaluate": 43,
         "measure_novelty": 9,
         "table": 3,
         "figure": 2,
+        "niah_table": 1,
+        "niah_figure": 4,
         "allocation_figure": 1,
         "novelty_table": 1,
         "novelty_figure": 1,
@@ -75,6 +79,11 @@ def test_everything_is_in_the_default_graph(checkout: Path):
         "html_report": 1,
         "all": 1,
     }
+
+
+def test_tokenising_is_shared_by_as_many_jobs_as_the_configuration_says(checkout: Path):
+    counts = jobs(dry_run(checkout, "data", "--config", "data={jobs: 3}"))
+    assert counts == {"tokenize_start": 1, "tokenize_part": 3, "tokenize": 1, "data": 1}
 
 
 def test_without_a_target_everything_is_asked_for(checkout: Path):
@@ -89,7 +98,7 @@ def test_a_model_read_on_a_text_from_the_hub_needs_no_data_set_of_ours(checkout:
 
 def test_the_paper_s_graph_from_an_empty_home_by_the_bare_profile_name(checkout: Path):
     counts = jobs(dry_run(checkout, "all", "--profile", "slurm", "--configfile", "config/paper.yaml"))
-    assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (35, 35 + 16, 16 + 4)
+    assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (35, 35 + 16 + 16, 16 + 4)
 
 
 TARGETS = {
@@ -97,6 +106,14 @@ TARGETS = {
     "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "figure": 1},
     "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "table": 1},
     "results/figures/allocation.svg": {"allocation_figure": 1},
+    "results/tables/niah.csv": {"tokenize": 1, "needle_samples": 1, "pretrain": 8, "evaluate": 8, "niah_table": 1},
+    "results/figures/niah-titans-760m-toy.svg": {
+        "tokenize": 1,
+        "needle_samples": 1,
+        "pretrain": 2,
+        "evaluate": 2,
+        "niah_figure": 1,
+    },
     "data": {"tokenize": 1, "data": 1},
     "models": {"tokenize": 1, "pretrain": 27, "models": 1},
     "novelty": {
@@ -144,14 +161,14 @@ def test_a_mark_of_a_killed_job_hides_none_of_the_work_behind_it(checkout: Path)
     mark.write_text("{}")
     counts = jobs(dry_run(checkout, "all"))
     assert "tokenize" not in counts
-    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (27, 35, 3)
+    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (27, 43, 3)
 
 
 EDITS = [
     (
         "peak_learning_rate: 3.0e-3",
         "peak_learning_rate: 1.0e-3",
-        {"pretrain": 27, "evaluate": 35, "measure_novelty": 8},
+        {"pretrain": 27, "evaluate": 43, "measure_novelty": 8},
     ),
     ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": 27}),
     ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": 9}),
@@ -200,6 +217,54 @@ def test_a_bad_configuration_stops_with_the_file_and_the_key(checkout: Path, arg
 def test_a_product_of_another_configuration_is_explained(checkout: Path):
     output = dry_run(checkout, "results/models/transformer_1b_uniform_s0-00000000/manifest.json", check=False)
     assert "this configuration has no run 'transformer_1b_uniform_s0-00000000'" in output
+
+
+def test_fetched_benchmarks_are_handed_over_and_missing_ones_stop_everything(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = checkout / "config.yaml"
+    path.write_text(
+        re.sub(r"source: demo\n    tasks: .*", "source: path\n    path: my items\n    tasks: [piqa]", path.read_text())
+    )
+    output = dry_run(checkout, "evaluations", check=False)
+    assert "evaluation.zero_shot.path: my items, the folder of the fetched benchmarks, doesn't exist" in output
+    assert "tlm-repro fetch-benchmarks --out 'my items'" in output
+    save_piqa(checkout / "my items")
+    monkeypatch.chdir(checkout)
+    finish(checkout)
+    name = next((checkout / "results/evaluations").glob("transformer*/zero_shot-*.json")).relative_to(checkout)
+    (checkout / name).unlink()
+    output = dry_run(checkout, "-p", str(name))
+    assert jobs(output) == {"evaluate": 1}
+    assert "--benchmarks 'my items' --batch-size" in output
+
+
+def save_piqa(folder: Path) -> None:
+    """What `fetch-benchmarks` leaves, as far as the workflow reads it."""
+    (folder / "piqa").mkdir(parents=True)
+    (folder / "piqa/items.parquet").write_text("rows")
+    places = {"dataset": "baber/piqa", "config": None, "split": "validation", "revision": "main", "commit": None}
+    source = {**places, "rows": 1, "sha256": "0" * 64, "task_version": 1.0, "lm_eval": "0.4.13"}
+    write_manifest(
+        folder,
+        kind="benchmarks",
+        id="benchmarks-0",
+        spec={},
+        summary={"tasks": {"piqa": source}},
+        files=[folder / "piqa/items.parquet"],
+        device="cpu",
+        wall_time_s=0,
+    )
+
+
+def test_without_needles_there_is_no_table_3(checkout: Path):
+    path = checkout / "config.yaml"
+    path.write_text(re.sub(r"  niah:.*\n(    .*\n)+", "", path.read_text()))
+    counts = jobs(dry_run(checkout, "all"))
+    assert [rule for rule in counts if rule.startswith(("niah", "needle"))] == []
+    assert counts["evaluate"] == 35
+    output = dry_run(checkout, "results/tables/niah.csv", check=False)
+    assert "this configuration has no table 'niah'; it has motivation, sweep, main, novelty" in output
 
 
 def test_a_second_seed_doubles_the_runs(checkout: Path):

@@ -1,5 +1,6 @@
 # The grid of the configuration, and named look-ups in it. Nothing here imports torch: parsing must stay fast.
 import json
+import shlex
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -33,8 +34,11 @@ FIGURES = [f"results/figures/{name}.{form}" for name in GRID.figures for form in
 
 wildcard_constraints:
     data=r"[a-z0-9.-]+-[0-9a-f]{8}",
+    job=r"[0-9]+",
+    jobs=r"[0-9]+",
     run=r"[a-z0-9_.-]+-[0-9a-f]{8}",
     evaluation=r"[a-z_]+-[0-9a-f]{8}",
+    samples=r"niah-[a-z0-9.-]+-[0-9a-f]{8}",
     measurement=r"[a-z0-9_.-]+-[0-9a-f]{8}",
 
 
@@ -50,6 +54,13 @@ def data_spec(wildcards):
     return GRID.data.to_json()
 
 
+def token_parts(wildcards):
+    """The records of the jobs that share the tokenising; nothing where one job does all."""
+    jobs = GRID.config.data.jobs
+    folder = f"results/data/{wildcards.data}/parts"
+    return [f"{folder}/job-{job}-of-{jobs}.json" for job in range(jobs)] if jobs > 1 else []
+
+
 def run_spec(wildcards):
     return known(GRID.runs, "run", wildcards.run).to_json()
 
@@ -62,13 +73,50 @@ def micro_batch_sequences(wildcards):
     return hardware(wildcards).micro_batch_sequences or 0
 
 
+def nodes(wildcards):
+    return hardware(wildcards).nodes
+
+
 def processes(wildcards):
     return hardware(wildcards).processes
+
+
+def processes_per_node(wildcards):
+    return processes(wildcards) // nodes(wildcards)
+
+
+def gpu_request(wildcards):
+    """One GPU a process, in the words of sbatch: any other way to ask makes the executor start several tasks."""
+    return f"--gpus-per-node={processes_per_node(wildcards)}"
 
 
 def suite_spec(wildcards):
     suites = known(GRID.suites, "run", wildcards.run)
     return known(suites, "evaluation", wildcards.evaluation).to_json()
+
+
+def benchmarks_option(wildcards):
+    """The folder of fetched items where the evaluation reads them; nothing for other sources and suites."""
+    spec = known(known(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
+    if getattr(spec, "source", None) != "path":
+        return ""
+    return f"--benchmarks {shlex.quote(GRID.config.evaluation.zero_shot.path)}"
+
+
+def samples_spec(wildcards):
+    return known(GRID.samples, "set of needle samples", wildcards.samples).to_json()
+
+
+def samples_manifest(wildcards):
+    """The samples that an evaluation of needles in a haystack reads; nothing for other suites and generators."""
+    spec = known(known(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
+    if getattr(spec, "generator", None) != "own":
+        return []
+    return [f"results/needles/{spec.samples.name}/manifest.json"]
+
+
+def samples_option(wildcards):
+    return " ".join(f"--samples {path}" for path in samples_manifest(wildcards))
 
 
 def novelty_spec(wildcards):
@@ -102,6 +150,32 @@ def experiment_evaluations(wildcards):
 def experiment_view(wildcards):
     known(GRID.experiments, "experiment", wildcards.experiment)
     return json.dumps(GRID.view(wildcards.experiment))
+
+
+def needle_files(cells):
+    return [f"results/evaluations/{run}/{name}.json" for run, name in GRID.needle_evaluations(cells)]
+
+
+def needle_evaluations(wildcards):
+    known(dict.fromkeys(GRID.tables), "table", "niah")
+    return needle_files(GRID.experiments["main"])
+
+
+def needle_view(wildcards):
+    known(dict.fromkeys(GRID.tables), "table", "niah")
+    return json.dumps(GRID.view("main"))
+
+
+def heat_map_cells(wildcards):
+    return known(GRID.needles, "heat map", f"niah-{wildcards.model}")
+
+
+def heat_map_evaluations(wildcards):
+    return needle_files(heat_map_cells(wildcards))
+
+
+def heat_map_view(wildcards):
+    return json.dumps(GRID.view("main", heat_map_cells(wildcards)))
 
 
 def allocation_view(wildcards):

@@ -1,7 +1,26 @@
+rule needle_samples:
+    input:
+        data=ancient(DATA_MANIFEST),
+    output:
+        "results/needles/{samples}/manifest.json",
+    log:
+        "logs/needles/{samples}.log",
+    benchmark:
+        "logs/needles/{samples}.tsv"
+    threads: 1
+    params:
+        spec=samples_spec,
+    message:
+        "Hiding needles: {wildcards.samples}"
+    shell:
+        "tlm-repro needle-samples --spec {params.spec:q} --data {input.data:q} --out {output:q} > {log:q} 2>&1"
+
+
 rule evaluate:
     input:
         model=ancient("results/models/{run}/manifest.json"),
         data=ancient(DATA_MANIFEST),
+        samples=ancient(samples_manifest),
     output:
         "results/evaluations/{run}/{evaluation}.json",
     log:
@@ -10,14 +29,17 @@ rule evaluate:
         "logs/evaluate/{run}/{evaluation}.tsv"
     threads: 1
     resources:
+        gpu_slots=1,
         batch_size=GRID.config.evaluation.batch_size,
+        benchmarks=benchmarks_option,  # the spec names the items: a folder that moves changes nothing
     params:
         spec=suite_spec,
+        samples=samples_option,
     message:
         "Evaluating {wildcards.run}: {wildcards.evaluation}"
     shell:
         "tlm-repro evaluate --spec {params.spec:q} --model {input.model:q} --data {input.data:q}"
-        " --batch-size {resources.batch_size} --out {output:q} > {log:q} 2>&1"
+        " {params.samples} {resources.benchmarks} --batch-size {resources.batch_size} --out {output:q} > {log:q} 2>&1"
 
 
 rule evaluations:

@@ -10,6 +10,8 @@ rule measure_novelty:
         "logs/novelty/{measurement}.tsv"
     priority: 10
     threads: 1
+    resources:
+        gpu_slots=1,
     params:
         spec=novelty_spec,
         model=novelty_model_option,

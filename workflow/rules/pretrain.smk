@@ -10,9 +10,14 @@ rule pretrain:
     threads: 1
     resources:
         # How a run is executed can't change its weights, so it isn't among the params, which would trigger a rerun.
-        processes=processes,
+        nodes=nodes,
+        tasks=nodes,
+        slurm_extra=gpu_request,
+        gpu_slots=processes,  # counts where one machine runs all jobs: profiles/local-gpu
+        processes_per_node=processes_per_node,
         micro_batch_sequences=micro_batch_sequences,
         checkpoint_seconds=GRID.config.trainer.checkpoint_seconds,
+        stop_before_seconds=GRID.config.trainer.stop_before_seconds,
         validations=GRID.config.trainer.validations,
         validation_tokens=GRID.config.trainer.validation_tokens,
     params:
@@ -21,10 +26,13 @@ rule pretrain:
         checkpoints="results/checkpoints/{run}",
     message:
         "Pretraining {wildcards.run}"
+    # Without a shell in between, signals from a scheduler reach training and nothing dies before it has saved.
     shell:
-        "tlm-repro pretrain --spec {params.spec:q} --data {input.data:q} --checkpoints {params.checkpoints:q}"
-        " --processes {resources.processes} --micro-batch-sequences {resources.micro_batch_sequences}"
-        " --checkpoint-seconds {resources.checkpoint_seconds} --validations {resources.validations}"
+        "exec tlm-repro pretrain --spec {params.spec:q} --data {input.data:q} --checkpoints {params.checkpoints:q}"
+        " --processes {resources.processes_per_node} --nodes {resources.nodes}"
+        " --micro-batch-sequences {resources.micro_batch_sequences}"
+        " --checkpoint-seconds {resources.checkpoint_seconds} --stop-before-seconds {resources.stop_before_seconds}"
+        " --validations {resources.validations}"
         " --validation-tokens {resources.validation_tokens}"
         " --out {output:q} > {log:q} 2>&1"
 

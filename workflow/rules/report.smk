@@ -44,6 +44,28 @@ rule novelty_table:
         "tlm-repro novelty-table {params.toy} --out {output.csv:q} {input:q} > {log:q} 2>&1"
 
 
+rule niah_table:
+    input:
+        needle_evaluations,
+    output:
+        csv=report(
+            "results/tables/niah.csv",
+            caption="../report/niah.rst",
+            category="Tables",
+            labels={"table": "needle-in-a-haystack"},
+        ),
+        markdown="results/tables/niah.md",
+        latex="results/tables/niah.tex",
+    log:
+        "logs/tables/niah.log",
+    params:
+        view=needle_view,
+    message:
+        "Tabulating needle-in-a-haystack"
+    shell:
+        "tlm-repro niah-table --view {params.view:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+
+
 rule figure:
     input:
         experiment_evaluations,
@@ -66,6 +88,30 @@ rule figure:
         "Drawing {wildcards.experiment}"
     shell:
         "tlm-repro figure --view {params.view:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+
+
+rule niah_figure:
+    input:
+        heat_map_evaluations,
+    output:
+        svg=report(
+            "results/figures/niah-{model}.svg",
+            caption="../report/niah.rst",
+            category="Figures",
+            labels={"figure": "needle-in-a-haystack, {model}"},
+        ),
+        pdf="results/figures/niah-{model}.pdf",
+        png="results/figures/niah-{model}.png",
+    log:
+        "logs/figures/niah-{model}.log",
+    wildcard_constraints:
+        model=r"[a-z0-9_]+-[a-z0-9._-]+",
+    params:
+        view=heat_map_view,
+    message:
+        "Drawing the heat maps of {wildcards.model}"
+    shell:
+        "tlm-repro niah-figure --view {params.view:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
 
 
 rule allocation_figure:

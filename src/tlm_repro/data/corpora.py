@@ -5,17 +5,22 @@ the corpus lies: the held-out split hashes it. Text is taken as it is, but for l
 empty documents, which are left out.
 """
 
+import contextlib
+import functools
 import glob
 import hashlib
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlm_repro.errors import DataError
-from tlm_repro.spec import Corpus, FilesCorpus, HubCorpus, PackageCorpus
+from tlm_repro.spec import Corpus, FilesCorpus, HubCorpus, PackageCorpus, Spec
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -26,20 +31,29 @@ class Document:
     text: str
 
 
-def documents(corpus: Corpus) -> Iterator[Document]:
-    """The documents of a corpus that have any text, always in the same order.
+class Source(Spec):
+    """A source file of a corpus."""
+
+    name: str
+    index: int  # its place among the corpus's files
+    size: int  # in bytes, of a hub's data set in rows
+    first_row: int = 0  # the number of its first document, where documents are numbered over all files
+
+
+def documents(corpus: Corpus, only: Sequence[Source] | None = None) -> Iterator[Document]:
+    """The documents of a corpus, or of some of its files alone, that have any text, always in the same order.
 
     Raises:
         DataError: the corpus, a file, a row or its text field is missing or unreadable; the message names it.
     """
     if isinstance(corpus, PackageCorpus):
-        found = text_files(package_files(corpus))
+        found = text_files(chosen(package_files(corpus), only))
     elif isinstance(corpus, HubCorpus):
-        found = hub_documents(corpus)
+        found = hub_documents(corpus, only)
     elif corpus.format == "text":
-        found = text_files(local_files(corpus))
+        found = text_files(chosen(local_files(corpus), only))
     else:
-        found = row_files(corpus)
+        found = row_files(corpus, chosen(local_files(corpus), only))
     for document in found:
         text = document.text.replace("\r\n", "\n").replace("\r", "\n")
         if text.strip():
@@ -98,6 +112,16 @@ def local_files(corpus: FilesCorpus) -> dict[str, Path]:
     return found
 
 
+def chosen(files: Mapping[str, Path], only: Sequence[Source] | None) -> Mapping[str, Path]:
+    """The files of these sources. Raises DataError when one isn't there any more."""
+    if only is None:
+        return files
+    missing = next((source.name for source in only if source.name not in files), None)
+    if missing is not None:
+        raise DataError(f"the corpus has no file '{missing}' any more: put it back, or plan the tokenising again")
+    return {source.name: files[source.name] for source in only}
+
+
 def text_files(files: Mapping[str, Path]) -> Iterator[Document]:
     for name, path in sorted(files.items()):
         try:
@@ -108,51 +132,87 @@ def text_files(files: Mapping[str, Path]) -> Iterator[Document]:
             raise DataError(f"{path} can't be read ({error.strerror}): mend it, or leave it out") from None
 
 
-def row_files(corpus: FilesCorpus) -> Iterator[Document]:
+def row_files(corpus: FilesCorpus, files: Mapping[str, Path]) -> Iterator[Document]:
     import datasets
 
     builder = {"jsonl": "json", "parquet": "parquet"}[corpus.format]
-    for name, path in sorted(local_files(corpus).items()):
+    for name, path in sorted(files.items()):
 
         def rows(path: Path = path) -> Rows:
             return datasets.load_dataset(builder, data_files=glob.escape(str(path)), split="train", streaming=True)
 
         remedy = f"mend it as {corpus.format}, or leave it out"
-        yield from row_documents(rows, corpus.field, name=name, source=str(path), remedy=remedy)
+        yield from row_documents(rows, corpus.field, name, source=str(path), remedy=remedy)
 
 
-def hub_documents(corpus: HubCorpus) -> Iterator[Document]:
-    import datasets
-
-    def rows() -> Rows:
-        return datasets.load_dataset(
-            corpus.name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True
+def hub_documents(corpus: HubCorpus, only: Sequence[Source] | None) -> Iterator[Document]:
+    source, remedy = hub_names(corpus)
+    if only is None:
+        yield from row_documents(lambda: open_hub(corpus)[0], corpus.field, corpus.split, source=source, remedy=remedy)
+        return
+    with told(source, remedy):
+        opened, files = open_hub(corpus)
+    for one in only:
+        if one.index >= len(files) or files[one.index] != one.name:
+            raise DataError(
+                f"{source} has no file '{one.name}' at place {one.index} any more: plan the tokenising again"
+            )
+        rows = functools.partial(opened.shard, num_shards=len(files), index=one.index)
+        yield from row_documents(
+            rows, corpus.field, corpus.split, source=f"{one.name} of {source}", remedy=remedy, first=one.first_row
         )
 
+
+def hub_names(corpus: HubCorpus) -> tuple[str, str]:
+    """How messages call the data set, and what to do when it can't be read."""
     source = f"data set '{corpus.name}' (config {corpus.config}, split {corpus.split}, revision {corpus.revision})"
     offline = os.environ.get("HF_HUB_OFFLINE", "not set")
-    remedy = (
+    return source, (
         f"check these names and the network (HF_HUB_OFFLINE is {offline}; 1 forbids downloads), "
         "name a local folder, or for a gated data set run `hf auth login`"
     )
-    yield from row_documents(rows, corpus.field, name=corpus.split, source=source, remedy=remedy)
 
 
-def row_documents(rows: Callable[[], Rows], field: str, *, name: str, source: str, remedy: str) -> Iterator[Document]:
-    """A document a row of what `rows` opens, called `<name>#<row number from 0>`.
+def open_hub(corpus: HubCorpus) -> tuple["IterableDataset", list[str]]:
+    """The data set, streamed, and the names of its files; where those aren't known, the split and a number."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(corpus.name, corpus.config, revision=corpus.revision)
+    if hasattr(builder.config, "fragment_scan_options"):  # Parquet: Arrow would keep what it has read until the file's end
+        from pyarrow.dataset import ParquetFragmentScanOptions
+
+        builder.config.fragment_scan_options = ParquetFragmentScanOptions(pre_buffer=False)
+    opened = builder.as_streaming_dataset(split=corpus.split)
+    names = [str(name) for name in (builder.config.data_files or {}).get(corpus.split, ())]
+    if len(names) != opened.num_shards:
+        names = [f"{corpus.split}/{index}" for index in range(opened.num_shards)]
+    return opened, names
+
+
+@contextlib.contextmanager
+def told(source: str, remedy: str) -> Iterator[None]:
+    """Turns what fails in the block into a DataError: `source` can't be read, and what to do."""
+    try:
+        yield
+    except Exception as error:  # the libraries below raise dozens of unrelated types
+        cause = next(iter(str(error).strip().splitlines()), "no reason given")
+        raise DataError(f"{source} can't be read ({type(error).__name__}: {cause}): {remedy}") from error
+
+
+def row_documents(
+    rows: Callable[[], Rows], field: str, name: str, *, source: str, remedy: str, first: int = 0
+) -> Iterator[Document]:
+    """A document a row of what `rows` opens, called `<name>#<row number>`; `first` is the number of the first row.
 
     Raises:
         DataError: opening the source or reading it fails (`remedy` says what to do then), or a row has no text.
     """
 
     def readable() -> Iterator[Mapping[str, Any]]:
-        try:
+        with told(source, remedy):
             yield from rows()
-        except Exception as error:  # the libraries below raise dozens of unrelated types
-            cause = next(iter(str(error).strip().splitlines()), "no reason given")
-            raise DataError(f"{source} can't be read ({type(error).__name__}: {cause}): {remedy}") from error
 
-    for number, row in enumerate(readable()):
+    for number, row in enumerate(readable(), first):
         fields = ", ".join(sorted(row))
         if field not in row:
             raise DataError(f"row {number} of {source} has no field '{field}': name one of {fields}")

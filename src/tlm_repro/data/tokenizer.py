@@ -6,7 +6,9 @@ text that merely looks like a special token is encoded as ordinary text there, s
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -137,7 +139,27 @@ class Encoder:
         return text[: max((end for _, end in offsets), default=0)]
 
     def chunk(self, documents: list[Document]) -> list[np.ndarray]:
-        return [self.tokens(document.text) for document in documents]
+        """The token ids of each document's text, with one thread: more cores are used by more processes."""
+        with one_thread():
+            found = self.tokenizer.encode_batch_fast(
+                [document.text for document in documents], add_special_tokens=False
+            )
+        return [np.array(encoding.ids, dtype=self.dtype) for encoding in found]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Keeps the tokenizers library, which reads this variable at each call, from starting threads in the block."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 worker_encoder: Encoder | None = None
@@ -172,14 +194,15 @@ def encoded(
 ) -> Generator[tuple[Document, np.ndarray], None, None]:
     """Each wanted document with its token ids, in order. One worker is this process; more are processes of their own.
 
-    `wanted` is asked before a document is encoded, by then some of the documents before it may not have come out yet.
+    `wanted` is asked before a document is encoded; by then some of the documents before it haven't come out yet.
 
     Raises:
         DataError: a worker process died.
     """
     if workers <= 1:
-        for document in filter(wanted, documents):
-            yield document, encoder.tokens(document.text)
+        for chunk in chunks(documents):
+            asked = list(filter(wanted, chunk))
+            yield from zip(asked, encoder.chunk(asked), strict=True)
         return
     waiting: deque[tuple[list[Document], Future[list[np.ndarray]]]] = deque()
     pool = ProcessPoolExecutor(

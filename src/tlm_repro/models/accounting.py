@@ -56,6 +56,12 @@ def training_flops(model: ModelSpec, tokens: int) -> int:
     return 3 * forward_flops(model, model.sequence_length) * tokens // model.sequence_length
 
 
+def gradient_sums(model: ModelSpec) -> int:
+    """Parameters of which the optimiser holds a sum of gradients beside its moments, between two of their steps."""
+    entry = architecture(model.architecture)
+    return sum(entry.gradient_sums(model, width) for width in _widths(model) if width)
+
+
 def _widths(model: ModelSpec) -> tuple[int, ...]:
     if len(model.intermediate_sizes) != model.layers:
         raise ConfigError(

@@ -3,7 +3,8 @@
 Shapes: B batch, T time, D model width, H heads, E head width, F feed-forward width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,13 +31,24 @@ class Rotary:
 
     def __init__(self, head_dim: int, theta: float) -> None:
         self.frequencies = [theta ** (-channel / head_dim) for channel in range(0, head_dim, 2)]
+        self.magnitude = 1.0  # other than 1 only where a rule for longer sequences asks for it
         self._first: Tensor | None = None
+
+    @contextmanager
+    def changed(self, frequencies: list[float], magnitude: float) -> Iterator[None]:
+        """Other frequencies (E/2), and another length of the rotations, in the block."""
+        before = self.frequencies, self.magnitude
+        self.frequencies, self.magnitude, self._first = frequencies, magnitude, None
+        try:
+            yield
+        finally:
+            (self.frequencies, self.magnitude), self._first = before, None
 
     def at(self, positions: Tensor) -> Tensor:
         """(B, T) integer positions → rotations (B, T, 1, E/2), complex64."""
         frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=positions.device)
         angles = positions[:, :, None, None].float() * frequencies
-        return torch.polar(torch.ones_like(angles), angles)
+        return torch.polar(torch.full_like(angles, self.magnitude), angles)
 
     def first(self, time: int, device: torch.device) -> Tensor:
         """The rotations of positions 0…time − 1, (1, T, 1, E/2), kept from call to call."""

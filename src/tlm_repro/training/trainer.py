@@ -27,7 +27,8 @@ from tlm_repro.evaluation.validation import validation_loss
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import ModelSpec, RunSpec
-from tlm_repro.training import product
+from tlm_repro.training import product, scheduler
+from tlm_repro.training.attempt import Attempt
 from tlm_repro.training.checkpoint import Checkpoint, Checkpoints, random_state, set_random_state
 from tlm_repro.training.metrics import METRICS, TIMING, Recorder
 from tlm_repro.training.optimizer import adamw
@@ -44,6 +45,8 @@ class TrainerOptions:
     Attributes:
         micro_batch_sequences: sequences in one forward pass of one process; None: the process's share of the batch.
         checkpoint_seconds: time between checkpoints; one is also written at the end and when a signal comes.
+        stop_before_seconds: inside a SLURM job, save and stop so long before its time limit; three times as long as
+            the slowest save if that is more.
         validations: how often the validation loss is measured, evenly spaced; 0 or 1: at the end alone.
         validation_tokens: from the start of the held-out split, at most so many for each of these.
         log_seconds: time between progress lines where stderr isn't a terminal.
@@ -52,6 +55,7 @@ class TrainerOptions:
 
     micro_batch_sequences: int | None = None
     checkpoint_seconds: float = 600.0
+    stop_before_seconds: float = 120.0
     validations: int = 10
     validation_tokens: int = 262_144
     log_seconds: float = 10.0
@@ -71,7 +75,7 @@ def pretrain(
 
     Raises:
         ConfigError: spec, data and number of processes don't fit together.
-        InterruptedRun: a signal came; the state is saved.
+        InterruptedRun: a signal came, or the job's time limit is near; the state is saved.
         DivergenceError: loss or gradient stopped being finite; no checkpoint was written after that.
         CheckpointError: a checkpoint can't be written, or none can be read.
     """
@@ -81,6 +85,8 @@ def pretrain(
     with exclusive(checkpoints) if main else contextlib.nullcontext():
         summary = from_main(accelerator, product.finished(spec, folder, checkpoints) if main else None)
         if summary is None:
+            if main:
+                Attempt.here(accelerator, spec.training.precision).write(checkpoints)
             trainer = Trainer(spec, data, accelerator, Checkpoints(checkpoints, spec.id), micro_batch, options)
             trainer.resume()
             trainer.fit()
@@ -188,6 +194,9 @@ class Trainer:
         self.step = 0  # optimiser steps taken
         self.seconds = 0.0  # training time of all attempts, up to the last checkpoint
         self._saved = time.monotonic()
+        left = scheduler.time_left() if accelerator.is_main_process else None
+        self._end = None if left is None else time.monotonic() + left  # of the job, where the scheduler says so
+        self._slowest_save = 0.0
 
     def resume(self) -> None:
         """Takes over the newest usable checkpoint, if there is any; the main process chooses it."""
@@ -232,16 +241,23 @@ class Trainer:
                     row["validation_loss"] = self.validate()
                 recorder.add(row)
                 overdue = time.monotonic() - self._saved >= options.checkpoint_seconds
-                stop, due = self.anywhere(signals.received is not None, overdue)
+                stop, due = self.anywhere(signals.received is not None or self.late, overdue)
                 if stop or due or self.step == training.steps:
                     recorder.sync()
                     self.save()
                 if stop and self.step < training.steps:
                     name = signals.received.name if signals.received else "a signal in another process"
+                    reason = "the job's time limit" if self.late else name
                     raise InterruptedRun(
-                        f"stopped by {name} after step {self.step} of {training.steps}; the next attempt resumes from "
-                        f"{self.checkpoints.last_saved()}"
+                        f"stopped by {reason} after step {self.step} of {training.steps}; the next attempt resumes "
+                        f"from {self.checkpoints.last_saved()}"
                     )
+
+    @property
+    def late(self) -> bool:
+        """Whether it's time to save and stop, so that the scheduler doesn't end the job in the middle of it."""
+        needed = max(self.options.stop_before_seconds, 3 * self._slowest_save)
+        return self._end is not None and time.monotonic() + needed >= self._end
 
     def update(self) -> Update:
         """Takes the next optimiser step, on the mean loss over the global batch.
@@ -308,12 +324,14 @@ class Trainer:
     def save(self) -> None:
         """Writes a checkpoint from the main process, with the random generators of all."""
         self.check_weights()
+        began = time.monotonic()
         generators = gather_object([random_state()])
         self.seconds += time.monotonic() - self._saved
         if self.accelerator.is_main_process:
             self.checkpoints.save(self.step, self.model, self.optimizer, generators, {"seconds": self.seconds})
         self.accelerator.wait_for_everyone()
         self._saved = time.monotonic()
+        self._slowest_save = max(self._slowest_save, self._saved - began)
 
     def write_product(self, folder: Path) -> dict[str, Any]:
         """Called in the main process, when all steps are taken."""

@@ -1,0 +1,57 @@
+"""The command line's part for data: one job that does all, or a start, many jobs for the parts, and gathering."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+Spec = Annotated[str, typer.Option("--spec", help="What to do, as JSON: the workflow passes it, the log repeats it.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the data set.")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that encode documents.")]
+Jobs = Annotated[int, typer.Option(min=1, help="How many jobs share the parts; it can't change the result.")]
+
+
+@app.command()
+def tokenize(
+    spec: Spec,
+    out: Annotated[Path, typer.Option("--out", help="File to write.")],
+    workers: Workers = 1,
+    jobs: Jobs = 1,
+) -> None:
+    """Trains or fetches the tokenizer and writes the corpus as token shards; with several jobs, joins their parts."""
+    from tlm_repro.data.gathering import gather
+    from tlm_repro.data.tokenisation import build
+    from tlm_repro.spec import DataSpec
+
+    data = DataSpec.from_json(spec)
+    if jobs == 1:
+        build(data, out.parent, workers=workers)
+    else:
+        gather(data, out.parent, jobs=jobs, workers=workers)
+
+
+@app.command()
+def tokenize_start(spec: Spec, folder: Folder) -> None:
+    """Trains or fetches the tokenizer and plans the corpus's parts, for tokenising in several jobs."""
+    from tlm_repro.data.parts import start
+    from tlm_repro.spec import DataSpec
+
+    plan = start(DataSpec.from_json(spec), folder)
+    typer.echo(f"{len(plan.parts)} parts of {sum(map(len, plan.parts))} files")
+
+
+@app.command()
+def tokenize_part(
+    folder: Folder,
+    job: Annotated[int, typer.Option(min=0, help="Number of this job, from 0.")],
+    jobs: Jobs,
+    workers: Workers = 1,
+) -> None:
+    """Tokenises the parts of one of several jobs, those aside that are done."""
+    from tlm_repro.data.parts import tokenise_parts
+
+    record = tokenise_parts(folder, job=job, jobs=jobs, workers=workers)
+    beyond = f", {len(record['beyond'])} left out as beyond the budgets" if record["beyond"] else ""
+    typer.echo(f"job {job} of {jobs}: {len(record['parts'])} parts are done{beyond}")

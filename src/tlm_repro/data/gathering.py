@@ -1,0 +1,195 @@
+"""Joining the parts of many jobs into one data set: the files that `tokenisation.build` would write, byte for byte."""
+
+import io
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tlm_repro.artifacts import Manifest, atomic_path, exclusive, fingerprint, read_json, write_json
+from tlm_repro.data.parts import (
+    PART_SHARD_TOKENS,
+    Plan,
+    finished_part,
+    part_folder,
+    plan_path,
+    read_plan,
+    record_path,
+    remove,
+    tokenise_sources,
+)
+from tlm_repro.data.shards import TokenArray, shard_name
+from tlm_repro.data.tokenisation import (
+    Progress,
+    Split,
+    check,
+    complete,
+    dtype_name,
+    finish,
+    finished,
+    new_splits,
+    room_on_disk,
+)
+from tlm_repro.errors import ArtifactError
+from tlm_repro.spec import DataSpec
+
+COPIED_TOKENS = 2**23  # at a time
+
+
+class Joined:
+    """The parts in order, cut at the budgets: what `gather` writes."""
+
+    def __init__(self, plan: Plan, folder: Path, *, jobs: int, workers: int) -> None:
+        self.plan, self.folder, self.jobs, self.workers = plan, folder, jobs, workers
+        self.splits = new_splits(plan.spec, folder, shard_tokens=plan.spec.shard_tokens)
+        self.pieces: dict[str, list[tuple[Path, int]]] = {split.name: [] for split in self.splits}
+        self.held_out_files: list[Path] = []
+        for index in range(len(plan.parts)):
+            if complete(self.splits):
+                break
+            self.add(index)
+
+    def add(self, index: int) -> None:
+        """Takes a part as it is, or tokenises its files again where it has to be cut: exact to the document."""
+        manifest = self.part(index)
+        if manifest is None or self.cuts(manifest):
+            self.add_cut(index)
+            return
+        for split in self.splits:
+            if split.full:
+                continue
+            summary = manifest.summary[split.name]
+            split.documents += summary["documents"]
+            split.tokens += summary["tokens"]
+            split.bytes += summary["bytes"]
+            self.take(split, manifest.folder, summary["shards"])
+
+    def take(self, split: Split, folder: Path, lengths: list[int]) -> None:
+        paths = [folder / split.name / shard_name(number) for number in range(len(lengths))]
+        self.pieces[split.name] += zip(paths, lengths, strict=True)
+        if split.name == "validation":
+            self.held_out_files.append(folder / "validation.jsonl")
+
+    def add_cut(self, index: int) -> None:
+        target = self.folder / "parts" / f"cut-{index:05}"
+        remove(target)
+        fresh = new_splits(self.plan.spec, target, shard_tokens=min(PART_SHARD_TOKENS, self.plan.spec.shard_tokens))
+        train, validation = (replace(split, writer=new.writer) for split, new in zip(self.splits, fresh, strict=True))
+        tokenise_sources(self.plan, self.folder, index, (train, validation), target, workers=self.workers)
+        for split in (train, validation):
+            self.take(split, target, split.writer.lengths)
+        self.splits = train, validation
+
+    def part(self, index: int) -> Manifest | None:
+        """The part's manifest; None if its job left it out as beyond the budgets. Raises ArtifactError otherwise."""
+        found = finished_part(self.plan, self.folder, index)
+        if found is not None:
+            return found
+        job = index % self.jobs
+        record = record_path(self.folder, job, self.jobs)
+        if record.is_file() and index in read_json(record).get("beyond", ()):
+            return None
+        raise ArtifactError(
+            f"{part_folder(self.folder, index)} holds no finished {self.plan.title(index)}: run "
+            f"`tlm-repro tokenize-part --folder {self.folder} --job {job} --jobs {self.jobs}`"
+        )
+
+    def cuts(self, manifest: Manifest) -> bool:
+        """Whether reading ends, or a budget is met, somewhere within a part."""
+        train, validation = self.splits
+        if not train.documents and not validation.documents:  # it was itself tokenised up to the budgets
+            return False
+        reached = (
+            split.budget is not None
+            and not split.full
+            and split.tokens + manifest.summary[split.name]["tokens"] >= split.budget
+            for split in self.splits
+        )
+        return any(reached) or (train.full and validation.budget is None)
+
+    def fingerprint(self) -> str:
+        pieces = {name: [[str(path), length] for path, length in found] for name, found in self.pieces.items()}
+        return fingerprint({"plan": self.plan.canonical(), "pieces": pieces}, 16)
+
+
+def gather(spec: DataSpec, folder: Path, *, jobs: int, workers: int) -> dict[str, Any]:
+    """Joins the parts of `jobs` jobs into the data set of `folder`; returns the manifest's summary, as `build` does.
+
+    Shards are copied one by one, each whole or not at all, and a second attempt goes on after the last one. The parts
+    are deleted at the very end, so that until then the disk holds the tokens twice.
+
+    Raises:
+        ArtifactError: there is no plan, the plan is another spec's, or a part is missing.
+        DataError: one side of the split is empty, or the disk is full.
+    """
+    with exclusive(folder), room_on_disk(folder, "finished parts and shards stay: free some space and run this again"):
+        done = finished(spec, folder)
+        if done is not None:
+            remove_parts(folder)
+            return done.summary
+        began = time.monotonic()
+        plan = read_plan(folder)
+        if plan.spec != spec:
+            raise ArtifactError(f"{plan_path(folder)} is of another spec: run `tlm-repro tokenize-start` again")
+        joined = Joined(plan, folder, jobs=jobs, workers=workers)
+        for split in joined.splits:
+            check(split, spec)
+        resume(folder, joined.fingerprint())
+        for split in joined.splits:
+            split.writer.lengths = copy_stream(joined.pieces[split.name], folder / split.name, spec)
+        with atomic_path(folder / "validation.jsonl") as temporary, temporary.open("wb") as target:
+            for path in joined.held_out_files:
+                with path.open("rb") as source:
+                    shutil.copyfileobj(source, target)
+        summary = finish(spec, folder, joined.splits, eos_token_id=plan.eos_token_id, began=began)
+        remove_parts(folder)
+        return summary
+
+
+def resume(folder: Path, origin: str) -> None:
+    """Keeps the shards of an earlier attempt if it was made from the same pieces; removes any others."""
+    record = folder / "parts" / "gathered.json"
+    if record.is_file() and read_json(record) == origin:
+        return
+    for name in ("train", "validation"):
+        remove(folder / name)
+    write_json(record, origin)
+
+
+def copy_stream(pieces: list[tuple[Path, int]], folder: Path, spec: DataSpec) -> list[int]:
+    """Writes the tokens of the pieces as shards of `spec.shard_tokens`, those aside that are there; returns lengths."""
+    tokens = TokenArray([path for path, _ in pieces], [length for _, length in pieces])
+    dtype = np.dtype(dtype_name(spec))
+    starts = range(0, len(tokens), spec.shard_tokens)
+    lengths = [min(spec.shard_tokens, len(tokens) - start) for start in starts]
+    for path in folder.glob(".*"):  # unfinished temporaries
+        remove(path)
+    with Progress(f"gathering {folder.name}", "tokens", len(tokens)) as progress:
+        for number, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            path, header = folder / shard_name(number), npy_header(dtype, length)
+            if not path.is_file() or path.stat().st_size != len(header) + length * dtype.itemsize:
+                with atomic_path(path) as temporary, temporary.open("wb") as file:
+                    file.write(header)
+                    for offset in range(0, length, COPIED_TOKENS):
+                        for piece in tokens.pieces(start + offset, min(COPIED_TOKENS, length - offset)):
+                            file.write(piece.data)
+            progress.add(length)
+    return lengths
+
+
+def npy_header(dtype: np.dtype, length: int) -> bytes:
+    """What `np.save` writes before the numbers of an array of this length."""
+    buffer = io.BytesIO()
+    description = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(buffer, {"descr": description, "fortran_order": False, "shape": (length,)})
+    return buffer.getvalue()
+
+
+def remove_parts(folder: Path) -> None:
+    """Deletes the parts' tokens; the plan and the jobs' records stay, so that Snakemake finds its outputs."""
+    for path in (folder / "parts").glob("*"):
+        if path.is_dir() or path.name == "gathered.json":
+            remove(path)
