@@ -136,10 +136,12 @@ def row_files(corpus: FilesCorpus, files: Mapping[str, Path]) -> Iterator[Docume
     import datasets
 
     builder = {"jsonl": "json", "parquet": "parquet"}[corpus.format]
+    options = {"fragment_scan_options": parquet_options()} if builder == "parquet" else {}
     for name, path in sorted(files.items()):
 
         def rows(path: Path = path) -> Rows:
-            return datasets.load_dataset(builder, data_files=glob.escape(str(path)), split="train", streaming=True)
+            files = glob.escape(str(path))
+            return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
 
         remedy = f"mend it as {corpus.format}, or leave it out"
         yield from row_documents(rows, corpus.field, name, source=str(path), remedy=remedy)
@@ -178,15 +180,20 @@ def open_hub(corpus: HubCorpus) -> tuple["IterableDataset", list[str]]:
     import datasets
 
     builder = datasets.load_dataset_builder(corpus.name, corpus.config, revision=corpus.revision)
-    if hasattr(builder.config, "fragment_scan_options"):  # Parquet: Arrow would keep what it has read until the file's end
-        from pyarrow.dataset import ParquetFragmentScanOptions
-
-        builder.config.fragment_scan_options = ParquetFragmentScanOptions(pre_buffer=False)
+    if hasattr(builder.config, "fragment_scan_options"):
+        builder.config.fragment_scan_options = parquet_options()
     opened = builder.as_streaming_dataset(split=corpus.split)
     names = [str(name) for name in (builder.config.data_files or {}).get(corpus.split, ())]
     if len(names) != opened.num_shards:
         names = [f"{corpus.split}/{index}" for index in range(opened.num_shards)]
     return opened, names
+
+
+def parquet_options() -> Any:
+    """Reading without Arrow's buffer, which keeps what it has read until the end of the file."""
+    from pyarrow.dataset import ParquetFragmentScanOptions
+
+    return ParquetFragmentScanOptions(pre_buffer=False)
 
 
 @contextlib.contextmanager
@@ -213,13 +220,19 @@ def row_documents(
             yield from rows()
 
     for number, row in enumerate(readable(), first):
-        fields = ", ".join(sorted(row))
-        if field not in row:
-            raise DataError(f"row {number} of {source} has no field '{field}': name one of {fields}")
-        text = row[field]
+        text = row.get(field)
         if not isinstance(text, str):
-            raise DataError(
-                f"row {number} of {source} has {'nothing' if text is None else repr(text)[:60]} in field '{field}', "
-                f"text was expected: drop the row, or name another of its fields {fields}"
-            )
+            raise DataError(unusable(row, field, number, source))
         yield Document(f"{name}#{number}", text)
+
+
+def unusable(row: Mapping[str, Any], field: str, number: int, source: str) -> str:
+    """Why a row gives no document, and what to do."""
+    fields = ", ".join(sorted(row))
+    if field not in row:
+        return f"row {number} of {source} has no field '{field}': name one of {fields}"
+    text = row[field]
+    return (
+        f"row {number} of {source} has {'nothing' if text is None else repr(text)[:60]} in field '{field}', "
+        f"text was expected: drop the row, or name another of its fields {fields}"
+    )
