@@ -96,12 +96,14 @@ def test_several_nodes_need_a_job():
 def test_one_task_a_node_is_started_first(became: pytest.MonkeyPatch):
     became.setenv("SLURM_JOB_ID", "7")
     became.setenv("SLURM_STEP_NUM_NODES", "1")  # the executor's own step
+    became.setenv("SLURM_NNODES", "1")
     with pytest.raises(Became) as caught:
         scheduler.start_processes(["pretrain"], processes=4, nodes=2)
     command = caught.value.args[0]
     assert command[0] == "srun"
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=1"} <= set(command)
     assert command[-3:] == ["-m", "tlm_repro", "pretrain"]
+    assert {name for name in os.environ if name.startswith("SLURM_")} == {"SLURM_JOB_ID"}
 
 
 def test_each_task_meets_the_others_at_the_first_node(tmp_path: Path, became: pytest.MonkeyPatch):

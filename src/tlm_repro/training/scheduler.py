@@ -16,6 +16,7 @@ from tlm_repro.errors import ConfigError
 COMMAND_SECONDS = 30
 FIRST_PORT, PORTS = 20_000, 20_000
 LAUNCHER = "torch.distributed.run"
+KEPT = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
 
 
 def job() -> str | None:
@@ -61,11 +62,19 @@ def start_processes(arguments: Sequence[str], *, processes: int, nodes: int) -> 
             "set): submit it, or start torchrun on each node yourself"
         )
     if os.environ.get("SLURM_STEP_NUM_NODES") != str(nodes):
+        forget_step()
         one_each = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
         _become(["srun", "--overlap", "--kill-on-bad-exit=1", *one_each, sys.executable, *module])
     meeting = [f"--master-addr={first_address()}", f"--master-port={FIRST_PORT + int(number) % PORTS}"]
     places = [f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}", f"--nproc-per-node={processes}"]
     _become([sys.executable, "-m", LAUNCHER, *places, *meeting, *module])
+
+
+def forget_step() -> None:
+    """Takes out what SLURM says of the step that this process runs in: srun would look for nodes there alone."""
+    for name in list(os.environ):
+        if name.startswith("SLURM_") and name not in KEPT:
+            del os.environ[name]
 
 
 def first_address() -> str:
