@@ -27,6 +27,10 @@ demo: environment  ## the whole pipeline at toy scale: 6–7 minutes on 2 cores
 	@tlm-repro workflow --profile profiles/demo all
 	@printf '\nReport:  %s\nTables:  %s\nFigures: %s\nClaims:  %s\n' results/report.html results/tables/ results/figures/ results/claims.md
 
+.PHONY: artifacts
+artifacts: demo  ## the demo's measurements, for others to pull: commit dvc.lock and artifacts/ afterwards
+	@tlm-repro publish --prune evaluate novelty
+
 .PHONY: test
 test: environment-test  ## the tests that CI runs
 	@pytest

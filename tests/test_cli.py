@@ -1,11 +1,15 @@
+import errno
 import json
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tlm_repro import cli
 from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
@@ -78,6 +82,37 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], messa
     assert done.stderr.startswith("tlm-repro: error: ")
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_can_t_be_written_is_told_before_any_work(tmp_path: Path):
+    spec = '{"suite": "zero_shot", "source": "demo", "tasks": ["piqa"], "max_length": 8}'
+    (tmp_path / "file").touch()
+    for out, seen in ((tmp_path, "is a folder"), (tmp_path / "file" / "out.json", "can't be written")):
+        done = run("evaluate", "--spec", spec, "--model", "no-such-model", "--out", str(out))
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert f"--out: {out} {seen}" in done.stderr
+
+
+def test_a_full_disk_is_one_line(monkeypatch, capsys):
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as `write` raises it: without a file's name
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 1
+    assert re.fullmatch(r"tlm-repro: error: .*No space left on device.*free space\n", capsys.readouterr().err)
+
+
+def test_sigterm_lets_temporary_folders_go(tmp_path: Path):
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        cli.stop_tidily()
+        with pytest.raises(SystemExit) as stopped, tempfile.TemporaryDirectory(dir=tmp_path):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (stopped.value.code, list(tmp_path.iterdir())) == (143, [])
 
 
 def test_export_writes_a_llama_and_prints_what_it_costs(tmp_path: Path):

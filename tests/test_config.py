@@ -136,6 +136,17 @@ BAD = [
         r"main\.allocations: the baseline 'uniform' is missing",
     ),
     ("experiments/main/allocations", ["uniform", "uniform"], r"main\.allocations: 'uniform' stands twice"),
+    ("experiments/allocations/allocations", ["crown", "reverse"], r"allocations\.allocations: the baseline 'uniform'"),
+    (
+        "experiments/allocations/allocations",
+        ["uniform", "crwon"],
+        r"allocations\.allocations: unknown allocation 'crwon'; did you mean 'crown'\?",
+    ),
+    (
+        "experiments/allocations/allocations",
+        ["uniform", "uniform"],
+        r"allocations\.allocations: 'uniform' stands twice",
+    ),
     ("experiments/sweep/ratios", [[1.5, 0.5], [1.5, 0.5]], r"sweep\.ratios: \(1\.5, 0\.5\) stands twice"),
     (
         "allocations/uniform",

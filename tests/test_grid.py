@@ -38,13 +38,17 @@ def labels(ids: set[str]) -> set[str]:
     return {name.rsplit("-", 1)[0] for name in ids}
 
 
-@pytest.mark.parametrize(("name", "pairs"), [("config.yaml", 4), ("config/paper.yaml", 8)])
-def test_every_run_once(name: str, pairs: int):
-    """19 runs for Figure 2 and Table 1, whose uniform model they share, and a pair for each model of Table 2."""
+@pytest.mark.parametrize(("name", "pairs", "others"), [("config.yaml", 4, 5), ("config/paper.yaml", 8, 0)])
+def test_every_run_once(name: str, pairs: int, others: int):
+    """19 runs for Figure 2 and Table 1, whose uniform model they share, and a pair for each model of Table 2.
+
+    The demo has other papers' allocations too, beside the sweep's own uniform and tapered model.
+    """
     grid = expand(load(ROOT / name))
-    assert len(grid.runs) == 19 + 2 * pairs
+    assert len(grid.runs) == 19 + 2 * pairs + others
     counts = {experiment: len({cell.run for cell in cells}) for experiment, cells in grid.experiments.items()}
-    assert counts == {"motivation": 4, "sweep": 16, "main": 2 * pairs}
+    allocations = {"allocations": 2 + others} if others else {}
+    assert counts == {"motivation": 4, "sweep": 16, "main": 2 * pairs, **allocations}
     shared = {c.run for c in grid.experiments["motivation"]} & {c.run for c in grid.experiments["sweep"]}
     assert labels(shared) == {next(iter(shared)).split("_s0")[0] + "_s0"}
     assert all("uniform" in run for run in shared)
@@ -63,6 +67,26 @@ def test_uniform_and_tapered_share_everything_but_widths():
         assert sum(widths) == sum(uniform.model.intermediate_sizes)
     tapered = main["transformer", "760m", "tapered"].model.intermediate_sizes
     assert (tapered[0], tapered[-1]) == (1.5 * 3968, 0.5 * 3968)
+
+
+def test_other_allocations_at_440m_are_trained_beside_the_paper_s_own_runs():
+    """`config/allocations.yaml` repeats the paper's data, model and training: its two shapes are the paper's runs."""
+    paper, others = (expand(load(ROOT / f"config/{name}.yaml")) for name in ("paper", "allocations"))
+    shared = {cell.label for cell in others.experiments["allocations"] if cell.run in paper.runs}
+    assert (shared, len(others.runs)) == ({"uniform", "tapered"}, 11)
+    assert all(sum(run.model.intermediate_sizes) == 24 * 3712 for run in others.runs.values())
+    assert {name for suites in others.suites.values() for name in suites} < {
+        name for suites in paper.suites.values() for name in suites
+    }
+    for section in ("data", "model", "training", "trainer"):
+        assert getattr(others.config, section) == getattr(paper.config, section)
+
+
+def test_figure_3_leaves_other_papers_allocations_to_their_own_figure():
+    view = grid_of(demo()).allocation_view()
+    assert {name.split("-")[0] for name in view["widths"]} == {"uniform", "cosine", "linear", "sigmoid", "thirds"}
+    alone = expand(load(ROOT / "config/allocations.yaml")).allocation_view()
+    assert (alone["layers"], alone["width"], alone["widths"]) == (24, 3712, {})
 
 
 def test_token_budgets():
@@ -113,7 +137,7 @@ def test_evaluation_edits_change_evaluations_and_not_runs():
 
 def test_seeds_multiply_cells_and_share_their_data_order():
     grid = edited("seeds", [0, 1])
-    assert len(grid.runs) == 2 * 27
+    assert len(grid.runs) == 2 * 32
     pairs = {(c.label, c.seed): grid.runs[c.run].training.seed for c in grid.experiments["motivation"]}
     assert pairs[("uniform", 1)] == pairs[("wider-late", 1)] == 1
 
@@ -132,7 +156,17 @@ def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_n
     architectures = demo()["experiments"]["main"]["architectures"]
     maps = [f"niah-{name}-760m-toy" for name in architectures]
     assert list(grid.needles) == [name for name in grid.figures if name.startswith("niah")] == maps
-    assert grid.tables == ["motivation", "sweep", "main", "niah", "novelty"]
+    assert grid.tables == [
+        "motivation",
+        "sweep",
+        "main",
+        "allocations",
+        "niah",
+        "scaling",
+        "curves",
+        "novelty",
+        "novelty-pairs",
+    ]
     cells = grid.needles["niah-titans-760m-toy"]
     view = grid.view("main", cells)
     assert [cell["label"] for cell in view["cells"]] == ["uniform", "tapered"]

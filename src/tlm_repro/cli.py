@@ -4,7 +4,10 @@ The workflow's rules call these commands; a logged command can be run again by h
 inside the commands, so that `--help` and the commands without tensors stay instant.
 """
 
+import errno
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +19,7 @@ from tlm_repro.data.commands import app as data_commands
 from tlm_repro.errors import ConfigError, TLMError
 from tlm_repro.overview import app as overview_commands
 from tlm_repro.reporting.commands import app as reporting_commands
+from tlm_repro.sharing.commands import app as sharing_commands
 
 app = typer.Typer(
     name="tlm-repro",
@@ -27,6 +31,7 @@ app = typer.Typer(
 app.add_typer(overview_commands)
 app.add_typer(data_commands)
 app.add_typer(reporting_commands)
+app.add_typer(sharing_commands)
 
 SpecText = Annotated[
     str, typer.Option("--spec", help="What to do, as JSON: the workflow passes it, the log repeats it.")
@@ -93,14 +98,23 @@ def pretrain(
         int, typer.Option(min=1, help="Validation losses, evenly spaced, the last at the end.")
     ] = 10,
     validation_tokens: Annotated[int, typer.Option(min=1, help="Held-out tokens for each of them.")] = 262_144,
+    compile: Annotated[bool, typer.Option("--compile", help="Run each layer through torch.compile.")] = False,
+    activation_checkpointing: Annotated[
+        bool, typer.Option("--activation-checkpointing", help="Compute layers again on the way back, to save memory.")
+    ] = False,
+    tracker: Annotated[
+        list[str] | None, typer.Option(help="Where curves go: tensorboard, wandb; may be given twice.")
+    ] = None,
+    tracking: Annotated[Path, typer.Option(help="Folder of what trackers write.")] = Path("logs"),
 ) -> None:
     """Trains one model, or goes on from its newest checkpoint."""
     from tlm_repro.training.scheduler import start_processes
 
+    artifacts.read_manifest(data, kind="data", verify="sha256")  # once, for all processes: it is remembered
     start_processes(sys.argv[1:], processes=processes, nodes=nodes)
     from tlm_repro.data.shards import TokenData
     from tlm_repro.spec import RunSpec
-    from tlm_repro.training.trainer import TrainerOptions
+    from tlm_repro.training.options import TrainerOptions
     from tlm_repro.training.trainer import pretrain as train
 
     options = TrainerOptions(
@@ -109,6 +123,10 @@ def pretrain(
         stop_before_seconds=stop_before_seconds,
         validations=validations,
         validation_tokens=validation_tokens,
+        compile=compile,
+        activation_checkpointing=activation_checkpointing,
+        trackers=tuple(tracker or ()),
+        tracking=tracking,
     )
     train(RunSpec.from_json(spec), TokenData.open(data), folder=out.parent, checkpoints=checkpoints, options=options)
 
@@ -132,9 +150,11 @@ def evaluate(
     """Measures a model in one suite; parts that are done when another fails are kept for the next attempt."""
     from tlm_repro.evaluation import kept, suites
 
+    stop_tidily()
     inputs = suites.Inputs(data=data, benchmarks=benchmarks, samples=samples, batch_size=batch_size)
-    partial = kept.beside(out)
-    artifacts.write_json(out, suites.evaluate(suites.suite_spec(spec), model=model, inputs=inputs, partial=partial))
+    partial, asked = kept.beside(out), suites.suite_spec(spec)
+    artifacts.check_writable(out)
+    artifacts.write_json(out, suites.evaluate(asked, model=model, inputs=inputs, partial=partial))
     kept.forget(partial)
 
 
@@ -149,6 +169,9 @@ def needle_samples(
     from tlm_repro.evaluation.needle_samples import make
     from tlm_repro.spec import NeedleSamplesSpec
 
+    if out.name != "manifest.json":
+        raise ConfigError(f"--out {out}: the name is manifest.json; name the folder that holds it as you like")
+    stop_tidily()
     make(NeedleSamplesSpec.from_json(spec), out.parent, data=data, model=model)
 
 
@@ -166,6 +189,7 @@ def fetch_benchmarks(
     """Saves the benchmarks' items from the Hugging Face hub once, for machines without a network."""
     from tlm_repro.evaluation.fetch import fetch
 
+    stop_tidily()
     revisions = {}
     for text in revision or ():
         name, _, value = text.partition("=")
@@ -219,6 +243,16 @@ def workflow(context: typer.Context) -> None:
     run_alone(context.args)
 
 
+def stop_tidily() -> None:
+    """On SIGTERM, a scheduler's, temporary folders are removed first: by default the process is gone at once."""
+
+    def stop(number: int, _: Any) -> None:
+        print("tlm-repro: stopped by SIGTERM; the same command does the rest", file=sys.stderr)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
 def main() -> None:
     """Entry point: every expected failure becomes one line on stderr and its exit code."""
     try:
@@ -227,8 +261,9 @@ def main() -> None:
         print(f"tlm-repro: error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
-        if error.filename is None:  # not about a file of the user's
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):  # not about a file of the user's
             raise
-        reason = f"{error.strerror}: check the path, its permissions and the free space"
-        print(f"tlm-repro: error: {error.filename}: {reason}", file=sys.stderr)
+        where = error.filename or "the output or the folder of temporary files (TMPDIR)"
+        reason = f"{os.strerror(error.errno or 0)}: check the path, its permissions and the free space"
+        print(f"tlm-repro: error: {where}: {reason}", file=sys.stderr)
         raise SystemExit(TLMError.exit_code) from None

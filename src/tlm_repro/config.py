@@ -90,6 +90,12 @@ class HardwareConfig(Section):
         ge=1,
         description="Sequences in one forward pass of one process; null: its whole share of the batch.",
     )
+    compile: bool = Field(
+        default=False, description="Run each layer through torch.compile: for GPUs. It takes minutes at the start."
+    )
+    activation_checkpointing: bool = Field(
+        default=False, description="Compute layers again on the way back: less memory, up to a third more work."
+    )
 
 
 class ScaleConfig(Section):
@@ -132,6 +138,11 @@ class TrainingConfig(Section):
     clip_norm: Number = Field(default=1.0, gt=0, description="Largest global gradient norm. [lineage]")
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32", description="fp32, or bf16 autocast with fp32 weights. [ours]"
+    )
+    skip_nonfinite: Integer = Field(
+        default=0,
+        ge=0,
+        description="Batches whose loss or gradient isn't finite that a run may skip; one more stops it. [ours]",
     )
 
 
@@ -189,12 +200,17 @@ class MainConfig(Section):
     allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; `uniform` is the baseline.")
 
 
+class AllocationsConfig(MotivationConfig):
+    """Any allocations side by side at one exact budget, the published ones of other papers among them."""
+
+
 class ExperimentsConfig(Section):
     """What is trained and compared. A run that several experiments need is trained once; null leaves one out."""
 
     motivation: MotivationConfig | None = Field(default=None, description="Figure 2.")
     sweep: SweepConfig | None = Field(default=None, description="Table 1.")
     main: MainConfig | None = Field(default=None, description="Table 2.")
+    allocations: AllocationsConfig | None = Field(default=None, description="Other allocations at the same budget.")
 
 
 class ValidationConfig(Section):
@@ -289,6 +305,10 @@ class TrainerConfig(Section):
         default=10, ge=1, le=10_000, description="Validation losses, evenly spaced, the last at the end."
     )
     validation_tokens: Integer = Field(default=262_144, ge=1, description="Held-out tokens for each of them.")
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(
+        default=("tensorboard",),
+        description="Where curves go beside `metrics.jsonl`: logs/tensorboard, W&B (`pip install wandb`), or [].",
+    )
 
 
 class Config(Section):
@@ -328,14 +348,18 @@ def experiment_axes(
 ) -> Iterator[tuple[str, dict[str, AllocationConfig], tuple[str, ...], tuple[str, ...]]]:
     """(experiment, its known allocations by label, its scales, its architectures), for each one that is asked for."""
     experiments = config.experiments
+
+    def known(names: tuple[str, ...]) -> dict[str, AllocationConfig]:
+        return {name: config.allocations[name] for name in names if name in config.allocations}
+
     if (motivation := experiments.motivation) is not None:
-        known = {name: config.allocations[name] for name in motivation.allocations if name in config.allocations}
-        yield "motivation", known, (motivation.scale,), (motivation.architecture,)
+        yield "motivation", known(motivation.allocations), (motivation.scale,), (motivation.architecture,)
     if (sweep := experiments.sweep) is not None:
         yield "sweep", sweep_allocations(sweep), (sweep.scale,), (sweep.architecture,)
     if (main := experiments.main) is not None:
-        known = {name: config.allocations[name] for name in main.allocations if name in config.allocations}
-        yield "main", known, main.scales, main.architectures
+        yield "main", known(main.allocations), main.scales, main.architectures
+    if (others := experiments.allocations) is not None:
+        yield "allocations", known(others.allocations), (others.scale,), (others.architecture,)
 
 
 def steps(scale: ScaleConfig) -> int:

@@ -131,6 +131,8 @@ def _repeated(config: Config) -> Iterator[Problem]:
     lists: dict[str, Sequence[Any]] = {"seeds": config.seeds}
     if experiments.motivation:
         lists["experiments.motivation.allocations"] = experiments.motivation.allocations
+    if experiments.allocations:
+        lists["experiments.allocations.allocations"] = experiments.allocations.allocations
     if experiments.sweep:
         lists["experiments.sweep.schedules"] = experiments.sweep.schedules
         lists["experiments.sweep.ratios"] = experiments.sweep.ratios
@@ -197,14 +199,18 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
         for scale in set(scales) & set(config.scales):
             yield from _width_problems(config, path, scale, allocations)
     main = experiments.main
-    for section, names in (("motivation", experiments.motivation), ("main", main)):
+    for section, names in (
+        ("motivation", experiments.motivation),
+        ("main", main),
+        ("allocations", experiments.allocations),
+    ):
         for name in names.allocations if names else ():
             if name not in config.allocations:
                 yield f"experiments.{section}.allocations", _unknown("allocation", name, list(config.allocations))
         if names and "uniform" not in names.allocations:
             yield f"experiments.{section}.allocations", "the baseline 'uniform' is missing: add it"
     if not any(True for _ in experiment_axes(config)):
-        yield "experiments", "none is given: add motivation, sweep or main"
+        yield "experiments", "none is given: add motivation, sweep, main or allocations"
     tokens, length = config.evaluation.validation.tokens, config.training.sequence_length
     if tokens is not None and tokens < length:
         yield "evaluation.validation.tokens", f"{tokens} is less than one window of {length} tokens: raise it"

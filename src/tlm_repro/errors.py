@@ -24,6 +24,10 @@ class ArtifactError(TLMError):
     """A stage product on disk doesn't match its manifest, or isn't what the reader needs."""
 
 
+class SharingError(TLMError):
+    """Products can't be published, or two records of them can't be joined."""
+
+
 class CheckpointError(TLMError):
     """No usable checkpoint could be read or written."""
 

@@ -95,15 +95,32 @@ class Grid:
         return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "niah"]
 
     @property
+    def trends(self) -> dict[str, list[str]]:
+        """Trend over experiments → those it reads: tables and figures alike."""
+        compared: list[str] = [name for name in ("sweep", "main") if name in self.experiments]
+        pairs = {"curves": ["main"]} if "main" in compared else {}
+        return {**({"scaling": compared} if compared else {}), **pairs}
+
+    def validations(self, experiments: Iterable[str]) -> list[tuple[str, str]]:
+        """(run, evaluation name) of the held-out loss of every run of these experiments."""
+        runs = dict.fromkeys(cell.run for name in experiments for cell in self.experiments[name])
+        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "validation"]
+
+    @property
     def tables(self) -> list[str]:
         needles = ["niah"] if self.needles else []
-        return [*self.experiments, *needles, *(["novelty"] if self.novelty else [])]
+        return [*self.experiments, *needles, *self.trends, *self.novelty_views]
+
+    @property
+    def novelty_views(self) -> list[str]:
+        """Figure 4, and tapered beside uniform where runs of ours are measured: tables and figures alike."""
+        runs = any(task.run for task in self.novelty.values())
+        return [*(["novelty"] if self.novelty else []), *(["novelty-pairs"] if runs else [])]
 
     @property
     def figures(self) -> list[str]:
         drawn = [name for name in self.experiments if name != "main"]
-        others = [*(["allocation"] if self.runs else []), *(["novelty"] if self.novelty else [])]
-        return [*drawn, *self.needles, *others]
+        return [*drawn, *self.needles, *(["allocation"] if self.runs else []), *self.trends, *self.novelty_views]
 
     def view(self, experiment: str, cells: Sequence[Cell] | None = None) -> dict[str, Any]:
         """The experiment, or some of its cells, as reports take it: plain values."""
@@ -117,10 +134,14 @@ class Grid:
         }
 
     def allocation_view(self) -> dict[str, Any]:
-        """Per-layer widths of every allocation at the first experiment's scale and architecture (Figure 3)."""
+        """Per-layer widths of the paper's allocations at the first experiment's scale and architecture (Figure 3).
+
+        Those of experiment `allocations` stand in its own figure.
+        """
         first = next(iter(self.experiments.values()))[0]
         labels = (first.scale, first.architecture)
-        alike = [run for run in self.runs.values() if (run.labels.scale, run.labels.architecture) == labels]
+        cells = [cell for name, cells in self.experiments.items() if name != "allocations" for cell in cells]
+        alike = [self.runs[cell.run] for cell in cells if (cell.scale, cell.architecture) == labels]
         return {
             "scale": first.scale,
             "architecture": first.architecture,

@@ -2,11 +2,14 @@
 
     ρ_block(l) = cos(h_{l+1} − h_l, h_l)        ρ_MLP(l) = cos(MLP_l(z_l), h_l)
 
-h_l is the residual that enters layer l and z_l the one that its MLP adds to. Each ρ is a mean of per-token cosines; a
-rising ρ is a falling novelty. Both are read with forward hooks, so any Hugging Face decoder can be measured.
+h_l is the residual that enters layer l and z_l the one that its MLP reads. In a parallel block, as GPT-NeoX has, the
+MLP reads h_l itself, and ρ_MLP is still the cosine of what it adds with h_l. Each ρ is a mean of per-token cosines; a
+rising ρ is a falling novelty. How much is added is the norm ratio ‖MLP_l(z_l)‖ / ‖h_l‖, averaged likewise. All are read
+with forward hooks, so any Hugging Face decoder can be measured.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +34,9 @@ from tlm_repro.spec import HeldOut, NoveltySpec
 SCHEMA = 1
 PROBE_TOKENS = 16
 CONSTANT = 1e-12  # a spread of ρ below this is rounding error
+# Tokens that stand together are alike, so whole blocks of them are resampled; with fewer blocks there is no interval.
+BLOCK_TOKENS, FEWEST_BLOCKS = 128, 8
+RESAMPLES, COVERAGE = 2000, 0.95
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,35 @@ class Correlation:
     layers: int
 
 
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """95 % intervals of r with depth, and of r_MLP − r_block, from blocks of tokens resampled for all layers at once.
+
+    A bootstrap over tokens, and not Fisher's interval, which takes layers for a sample of independent ones: they are
+    all that the model has, and what is sampled are the tokens. None: too few blocks, or an r that isn't defined.
+    """
+
+    block: Bounds | None
+    mlp: Bounds | None
+    difference: Bounds | None
+
+
 @dataclass(frozen=True)
 class Novelty:
-    """ρ of every layer, the first and the last included, over `tokens` tokens in windows of at most `window`."""
+    """ρ of every layer, the first and the last included, over `tokens` tokens in windows of at most `window`.
+
+    `norm_ratio` is ‖MLP‖ / ‖h‖; like `mlp` it is None for a layer without an MLP.
+    """
 
     tokens: int
     window: int
     block: list[Estimate]
     mlp: list[Estimate | None]
+    norm_ratio: list[Estimate | None]
+    intervals: Intervals
 
 
 def measurement(
@@ -152,27 +179,37 @@ def measure(model: Any, token_ids: Tensor, *, window: int) -> Novelty:
     with cosines.attached():
         for part in tqdm(ids.split(window), desc="novelty", unit="window", disable=None):
             body(model)(input_ids=part[None], use_cache=False)
+    block = [estimate(values, f"layer {index}") for index, values in enumerate(cosines.block)]
+    mlp = [
+        estimate(values, f"the MLP of layer {index}") if values else None for index, values in enumerate(cosines.mlp)
+    ]
     return Novelty(
         tokens=len(ids),
         window=window,
-        block=[estimate(values, f"layer {index}") for index, values in enumerate(cosines.block)],
-        mlp=[
-            estimate(values, f"the MLP of layer {index}") if layers[index].mlp is not None else None
-            for index, values in enumerate(cosines.mlp)
+        block=block,
+        mlp=mlp,
+        norm_ratio=[
+            estimate(values, f"the MLP of layer {index}") if values else None
+            for index, values in enumerate(cosines.norm_ratio)
         ],
+        intervals=intervals(cosines.block, cosines.mlp),
     )
+
+
+Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
 
 class Cosines:
     """Hooks that turn a forward pass into per-token cosines at once: no hidden state outlives its layer.
 
-    `block[l]` and `mlp[l]` hold one (tokens,) tensor a window.
+    `block[l]`, `mlp[l]` and `norm_ratio[l]` hold one (tokens,) tensor a window; the last two nothing without an MLP.
     """
 
     def __init__(self, layers: list[Block]) -> None:
         self.layers = layers
         self.block: list[list[Tensor]] = [[] for _ in layers]
         self.mlp: list[list[Tensor]] = [[] for _ in layers]
+        self.norm_ratio: list[list[Tensor]] = [[] for _ in layers]
         self.residual = torch.empty(0)
 
     @contextlib.contextmanager
@@ -181,10 +218,10 @@ class Cosines:
             for index, layer in enumerate(self.layers):
                 handles = [
                     layer.layer.register_forward_pre_hook(self.enter, with_kwargs=True),
-                    layer.layer.register_forward_hook(self.collector(self.block[index], total=True)),
+                    layer.layer.register_forward_hook(self.block_collector(index)),
                 ]
                 if layer.mlp is not None:
-                    handles.append(layer.mlp.register_forward_hook(self.collector(self.mlp[index], total=False)))
+                    handles.append(layer.mlp.register_forward_hook(self.mlp_collector(index)))
                 for handle in handles:
                     stack.callback(handle.remove)
             yield
@@ -193,20 +230,38 @@ class Cosines:
         # A copy: some layers add to their input in place.
         self.residual = entering(args, kwargs).to(torch.float64, copy=True)
 
-    def collector(self, into: list[Tensor], *, total: bool) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
-        """A hook that appends cos(addition, residual): the output is the addition, or its `total` with the residual."""
+    def block_collector(self, index: int) -> Hook:
+        """A hook on a layer, whose output is what it adds in total with the residual."""
 
         def collect(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-            added = first_tensor(output).double().reshape(self.residual.shape)
-            into.append(cosine(added - self.residual if total else added, self.residual))
+            self.block[index].append(cosine(self.shaped(output) - self.residual, self.residual))
 
         return collect
+
+    def mlp_collector(self, index: int) -> Hook:
+        """A hook on an MLP, whose output is what it adds."""
+
+        def collect(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            added = self.shaped(output)
+            self.mlp[index].append(cosine(added, self.residual))
+            self.norm_ratio[index].append(norm_ratio(added, self.residual))
+
+        return collect
+
+    def shaped(self, output: Any) -> Tensor:
+        return first_tensor(output).double().reshape(self.residual.shape)
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
     """Cosines of the vectors in the last dimension, flattened, on the CPU; 0 where one of the two is zero."""
     norms = left.norm(dim=-1) * right.norm(dim=-1)
     return torch.where(norms == 0, 0.0, (left * right).sum(-1) / norms).flatten().cpu()
+
+
+def norm_ratio(added: Tensor, residual: Tensor) -> Tensor:
+    """Norm of the first ÷ norm of the second in the last dimension, flattened, on the CPU; 0 where both are zero."""
+    norms = added.norm(dim=-1), residual.norm(dim=-1)
+    return torch.where(norms[0] == 0, 0.0, norms[0] / norms[1]).flatten().cpu()
 
 
 def estimate(cosines: Sequence[Tensor], where: str) -> Estimate:
@@ -228,3 +283,51 @@ def correlation(estimates: Sequence[Estimate | None]) -> Correlation:
     if len(inner) < 3 or np.ptp(means) < CONSTANT:
         return Correlation(r=None, layers=len(inner))
     return Correlation(r=float(stats.pearsonr(depths, means).statistic), layers=len(inner))
+
+
+def intervals(block: Sequence[Sequence[Tensor]], mlp: Sequence[Sequence[Tensor]]) -> Intervals:
+    """Intervals of r from per-token cosines: one (tokens,) tensor a window for each layer, none where it has no MLP."""
+    pieces = [piece.numel() for window in block[0] for piece in window.split(BLOCK_TOKENS)] if block else []
+    if len(pieces) < FEWEST_BLOCKS:
+        return Intervals(block=None, mlp=None, difference=None)
+    # How often each block is drawn: the same in all layers and for both kinds, whose noise is shared.
+    count = len(pieces)
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    drawn = np.vstack([np.ones(count), drawn])  # the text as it is comes first
+    weights = drawn / (drawn @ np.array(pieces, dtype=float))[:, None]
+    of_block, of_mlp = (resampled_correlation(cosines, weights) for cosines in (block, mlp))
+    both = None if of_block is None or of_mlp is None else bounds(of_mlp - of_block, count)
+    return Intervals(block=bounded(of_block, count), mlp=bounded(of_mlp, count), difference=both)
+
+
+def resampled_correlation(cosines: Sequence[Sequence[Tensor]], weights: np.ndarray) -> np.ndarray | None:
+    """r in each resample, (resamples,); `weights` (resamples, blocks) turn a layer's sums by block into its mean."""
+    inner = [depth for depth, windows in enumerate(cosines) if windows and 0 < depth < len(cosines) - 1]
+    if len(inner) < 3:
+        return None
+    sums = [[float(part.sum()) for window in cosines[depth] for part in window.split(BLOCK_TOKENS)] for depth in inner]
+    means = weights @ np.array(sums).T  # (resamples, layers)
+    if np.ptp(means, axis=1).min() < CONSTANT:
+        return None
+    position, centred = np.array(inner) - np.mean(inner), means - means.mean(axis=1, keepdims=True)
+    return np.asarray(centred @ position / (np.linalg.norm(centred, axis=1) * np.linalg.norm(position)))
+
+
+def bounded(values: np.ndarray | None, blocks: int) -> Bounds | None:
+    """The interval of r, taken on Fisher's scale artanh r, where it is nearly symmetric."""
+    if values is None:
+        return None
+    low, high = bounds(np.arctanh(np.clip(values, -1 + CONSTANT, 1 - CONSTANT)), blocks)
+    return math.tanh(low), math.tanh(high)
+
+
+def bounds(values: np.ndarray, blocks: int) -> Bounds:
+    """Student's interval from a value and its resamples, their bias taken off (Efron and Tibshirani 1993).
+
+    Quantiles of the resamples themselves would be too narrow with so few blocks.
+    """
+    value, resamples = float(values[0]), values[1:]
+    spread = float(resamples.std()) * math.sqrt(blocks / (blocks - 1))
+    half = float(stats.t.ppf((1 + COVERAGE) / 2, blocks - 1)) * spread
+    centre = 2 * value - float(resamples.mean())
+    return centre - half, centre + half

@@ -21,6 +21,7 @@ TITLES = {
     "motivation": "Figure 2",
     "sweep": "Table 1",
     "main": "Table 2",
+    "allocations": "Other allocations",
     "niah": "Table 3",
     "novelty": "Figure 4",
 }

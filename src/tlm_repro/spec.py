@@ -208,6 +208,7 @@ class TrainingSpec(Spec):
     clip_norm: float = Field(gt=0)
     precision: Literal["fp32", "bf16"]
     seed: int = Field(ge=0)
+    skip_nonfinite: Annotated[int, Field(ge=0)] = added_later(0)  # batches; one more stops the run
 
     @property
     def batch_tokens(self) -> int:
@@ -289,7 +290,7 @@ class NeedleSamplesSpec(Spec):
 
     version: int = 1  # of the generator: raised whenever it makes other prompts
     tasks: tuple[NeedleTaskName, ...] = Field(min_length=1)
-    lengths: tuple[int, ...] = Field(min_length=1)  # of prompt and answer together, in tokens
+    lengths: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)  # of prompt and answer together, in tokens
     samples: int = Field(ge=1)  # of each task at each length
     generated_tokens: int = Field(default=128, ge=1)
     text: AnyText  # the haystack of all tasks but single_1

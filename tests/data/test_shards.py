@@ -263,13 +263,16 @@ def test_manifest_of_another_kind_is_refused(tmp_path):
 def test_shard_that_is_not_what_the_manifest_says_is_refused(built, tmp_path):
     shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     shard = tmp_path / "train" / "00000.npy"
+    opened = TokenData.open(tmp_path / "manifest.json")
     size = shard.stat().st_size
     shard.write_bytes(b"\0" * size)
+    with pytest.raises(ArtifactError, match=r"00000.npy has another sha256 than its manifest says"):
+        TokenData.open(tmp_path / "manifest.json")
     with pytest.raises(ArtifactError, match=r"00000.npy can't be read"):
-        TokenData.open(tmp_path / "manifest.json").train.window(0, 1)
+        opened.train.window(0, 1)
     np.save(shard, np.zeros((2, 2048), dtype=np.uint16))
     with pytest.raises(ArtifactError, match=r"has shape \(2, 2048\), its manifest says \(4096,\)"):
-        TokenData.open(tmp_path / "manifest.json").train.window(0, 1)
+        opened.train.window(0, 1)
     shard.unlink()
     with pytest.raises(ArtifactError, match=r"00000.npy is missing"):
         TokenData.open(tmp_path / "manifest.json")

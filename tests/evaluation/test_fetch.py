@@ -179,3 +179,46 @@ def test_a_revision_needs_its_task(tmp_path: Path) -> None:
     done = command("--out", "items", "--revision", "piqa", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "tlm-repro: error: --revision piqa: TASK=REV is expected, as piqa=main\n"
+
+
+def changed_mirror(mirror: Path, folder: Path, file: str, change: Any) -> Path:
+    import datasets
+
+    shutil.copytree(mirror, folder)
+    rows = datasets.Dataset.from_parquet(str(folder / file), cache_dir=str(folder.parent / "cache")).to_list()
+    change(rows)
+    datasets.Dataset.from_list(rows).to_parquet(folder / file)
+    return folder
+
+
+def empty_goals(rows: list[dict[str, Any]]) -> None:
+    rows[20]["goal"] = None
+
+
+def strange_answer(rows: list[dict[str, Any]]) -> None:
+    rows[20]["answer"] = "7"
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "change", "message"),
+    [
+        ("piqa", "baber/piqa/data/validation.parquet", empty_goals, "1 of 32 rows have no 'goal'"),
+        ("winogrande", "allenai/winogrande/winogrande_xl/validation.parquet", strange_answer, "KeyError: '7'"),
+    ],
+)
+def test_one_row_that_its_task_can_t_read_is_found(mirror: Path, tmp_path: Path, task, file, change, message) -> None:
+    other = changed_mirror(mirror, tmp_path / "mirror", file, change)
+    with pytest.raises(EvaluationError, match=message):
+        fetch(tmp_path / "out", [task], mirror=other, report=lambda _: None)
+    assert not (tmp_path / "out" / task).exists()
+
+
+def test_a_folder_with_other_things_is_left_alone(mirror: Path, tmp_path: Path) -> None:
+    for name, text in (("config.json", "{}"), ("manifest.json", '{"kind": "model"}')):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text(text)
+        with pytest.raises(EvaluationError, match=f"holds '{name}', which isn't of this command's making"):
+            fetch(folder, ["piqa"], mirror=mirror, report=lambda _: None)
+        assert [path.name for path in folder.iterdir()] == [name]
+        assert (folder / name).read_text() == text

@@ -326,6 +326,16 @@ def test_broken_weights_are_an_error(demo_model: Any, demo_tokenizer: Any) -> No
         zero_shot(broken, demo_tokenizer, spec, held_out=PAGES, batch_size=2)
 
 
+def test_more_tokens_than_learned_positions_are_refused_before_any_work(demo_tokenizer: Any, monkeypatch) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=len(demo_tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    monkeypatch.setattr(GPT2LMHeadModel, "forward", refuse)
+    spec = SPEC.model_copy(update={"max_length": 65})
+    with pytest.raises(EvaluationError, match="learned positions for 64 tokens, 65 are asked for"):
+        zero_shot(GPT2LMHeadModel(config), demo_tokenizer, spec, batch_size=1)
+
+
 def test_stale_item_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="version 99"):
         load_tasks(SPEC.model_copy(update={"items_version": 99}), held_out=PAGES, benchmarks=None, folder=tmp_path)
@@ -343,6 +353,16 @@ def test_hub_failure_names_the_data_set(tmp_path: Path, monkeypatch: pytest.Monk
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(lm_eval.api.task, "datasets", SimpleNamespace(load_dataset=unreachable, __version__="5.0.0"))
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     spec = SPEC.model_copy(update={"source": "hub", "tasks": ("piqa",)})
     with pytest.raises(EvaluationError, match=r"'piqa'.*'baber/piqa'.*no route to host.*HF_HUB_OFFLINE"):
         load_tasks(spec, held_out=[], benchmarks=None, folder=tmp_path)
+    assert offline()  # further data sets, if they aren't cached, fail at once
+
+
+def offline() -> bool:
+    import datasets
+    import huggingface_hub
+
+    return datasets.config.HF_HUB_OFFLINE and huggingface_hub.constants.HF_HUB_OFFLINE

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tlm_repro.cli import app
 from tlm_repro.errors import ArtifactError, EvaluationError
-from tlm_repro.evaluation import needle_lm_eval
+from tlm_repro.evaluation import answers, needle_lm_eval
 from tlm_repro.evaluation.inputs import Context, Inputs
 from tlm_repro.evaluation.kept import Kept
 from tlm_repro.evaluation.needle import check_needle, score_needle
@@ -153,3 +153,34 @@ def test_more_samples_than_lm_eval_makes_are_refused(model_folder: Path):
     spec = NeedleSpec(samples=SAMPLES.model_copy(update={"samples": 501}), generator="lm_eval")
     with pytest.raises(EvaluationError, match="lm-eval makes 500 samples"):
         score_needle(*loaded(model_folder), spec, context(None))
+
+
+def test_answers_are_kept_by_task_and_length(model_folder: Path, samples: Path, tmp_path: Path, monkeypatch):
+    """An attempt dies in its third cell; the next asks that one and the fourth, and gives what a whole one gives."""
+    model, tokenizer = loaded(model_folder)
+    spec, kept = NeedleSpec(samples=SAMPLES), Kept(tmp_path / "partial", {"model": "one"})
+    whole = score_needle(model, tokenizer, spec, context(samples))
+    asked = []
+    answer = answers.answer
+
+    def counted(model, tokenizer, questions, **options):
+        asked.append(len(questions))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return answer(model, tokenizer, questions, **options)
+
+    monkeypatch.setattr(answers, "answer", counted)
+    attempt = Context(Inputs(samples=samples, batch_size=2), None, kept)
+    with pytest.raises(KeyboardInterrupt):
+        score_needle(model, tokenizer, spec, attempt)
+    assert score_needle(model, tokenizer, spec, attempt) == whole
+    assert len(asked) == 5
+    other = Context(attempt.inputs, None, Kept(kept.folder, {"model": "another"}))
+    score_needle(model, tokenizer, spec, other)
+    assert len(asked) == 9
+
+
+def test_other_samples_are_told_before_a_model_is_loaded(samples: Path):
+    spec = NeedleSpec(samples=SAMPLES.model_copy(update={"samples": 3}))
+    with pytest.raises(ArtifactError, match="the evaluation asks for"):
+        check_needle(spec, context(samples))

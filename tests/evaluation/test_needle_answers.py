@@ -164,3 +164,10 @@ def test_a_tokenizer_without_an_end_is_refused(letters):
     model = build("transformer")
     with pytest.raises(EvaluationError, match="no end-of-text token"):
         answer(model, nameless, questions(), new_tokens=2, batch_size=2)
+
+
+def test_logits_that_overflow_are_no_answer(letters: PreTrainedTokenizerFast) -> None:
+    model = llama().float()
+    model.lm_head.weight.data.fill_(3e38)[::2].neg_()  # finite; their sums are not, and ∞ − ∞ is no number
+    with pytest.raises(EvaluationError, match="is not a number"):
+        answer(model, letters, questions(), new_tokens=NEW, batch_size=2)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.rope import check_length, rule, scaled
@@ -115,6 +115,10 @@ def test_models_that_can_t_be_scaled_are_told_apart():
         check_length(learned, LENGTH, RopeScaling())
     with pytest.raises(EvaluationError, match="no rotary positions"):
         check_length(learned, TRAINED, RopeScaling(kind="yarn"))
+    check_length(learned, TRAINED, RopeScaling())
+    biased = BloomForCausalLM(BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2))
+    biased.config.max_position_embeddings = TRAINED  # biases by distance: no table ends there
+    check_length(biased, LENGTH, RopeScaling())
     own = llama(rope_type="linear", factor=2.0)
     with pytest.raises(EvaluationError, match="scales its rotary positions itself"):
         check_length(own, LENGTH, RopeScaling(kind="yarn"))

@@ -1,13 +1,15 @@
 """The generator's promises, checked on the samples themselves, whatever the tokenizer."""
 
+import copy
 import random
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tlm_repro.data import tokenizer as bpe
@@ -21,6 +23,7 @@ from tlm_repro.evaluation.needle_samples import (
     make,
     needle_depths,
     read_samples,
+    tokenizer_hash,
     write_samples,
 )
 from tlm_repro.evaluation.needle_tasks import NEEDLE_TASKS
@@ -291,3 +294,28 @@ def test_what_measures_must_be_named(tmp_path):
         make(samples_spec(text=HeldOut()), tmp_path / "needles", model=str(tmp_path / "model"))
     made = make(samples_spec(samples=1), tmp_path / "needles", model=str(tmp_path / "model"))
     assert made.summary["cells"]["niah_multiquery_1024"]["samples"] == 1
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    spec = NeedleSamplesSpec(tasks=("single_1",), lengths=(700,), samples=1, text=CORPUS)
+    (tmp_path / "thesis.tex").write_text("years of work")
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path(), tmp_path):
+        with pytest.raises(ConfigError, match=r"holds 'thesis\.tex', which isn't of this command's making"):
+            write_samples(spec, tokenizer("bpe"), lambda: DOCUMENTS, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    write_samples(spec, tokenizer("bpe"), lambda: DOCUMENTS, tmp_path / "made")
+    manifest = write_samples(spec, tokenizer("bpe"), lambda: DOCUMENTS, tmp_path / "made")  # its own are replaced
+    assert len(read_samples(manifest.folder / "manifest.json", spec)[1]) == 1
+
+
+def test_a_tokenizer_s_hash_is_not_that_of_its_last_batch():
+    one = copy.deepcopy(tokenizer("bpe"))
+    before = tokenizer_hash(one)
+    one.pad_token = one.eos_token
+    one(["a", "longer text than that"], padding=True, truncation=True, max_length=3)
+    assert one.backend_tokenizer.padding
+    assert one.backend_tokenizer.truncation
+    assert tokenizer_hash(one) == before
+    one.backend_tokenizer.normalizer = normalizers.Lowercase()
+    assert tokenizer_hash(one) != before

@@ -92,6 +92,7 @@ def evaluation_run(evaluation_data: Path, tmp_path_factory: pytest.TempPathFacto
     model.save_pretrained(folder / "model")
     data.tokenizer().save_pretrained(folder / "model")
     write_json(folder / "spec.json", spec.canonical())
+    (folder / "metrics.jsonl").write_text('{"step": 1, "tokens": 64, "loss": 5.5, "validation_loss": 5.25}\n')
     files = [path for path in folder.rglob("*") if path.is_file()]
     manifest = write_manifest(
         folder, kind="model", id=spec.id, spec=spec.canonical(), summary={}, files=files, device="cpu", wall_time_s=0
@@ -112,7 +113,8 @@ def test_validation_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]
     assert result["metrics"]["val_loss"]["value"] == pytest.approx(expected, rel=1e-5)
     assert result["metrics"]["val_ppl"]["value"] == pytest.approx(math.exp(expected), rel=1e-4)
     assert result["metrics"]["val_loss"]["items"] == 10 * LENGTH
-    assert result["details"] == {"windows": 10, "batch_size": 4}
+    curve = {"step": [1], "tokens": [64], "loss": [5.5], "validation": {"tokens": [64], "loss": [5.25]}}
+    assert result["details"] == {"windows": 10, "batch_size": 4, "curve": curve}
 
 
 def test_file_describes_run_and_model(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:

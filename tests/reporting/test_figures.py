@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from tlm_repro.reporting import figures, heatmaps, style, tables
-from tlm_repro.reporting.results import Novelty, View, frames
+from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.reporting import allocations, curves, figures, heatmaps, novelty_pairs, scaling, style, tables
+from tlm_repro.reporting.results import Novelty, Results, View, frames
 
 THIRDS = {
     "uniform": ("uniform", 4.21),
@@ -69,12 +71,17 @@ RUNS = [
     measured("run-1", [0.3, 0.2, 0.5, 0.4], [0.0, None, 0.3, 0.2], run_labels(1)),
     measured("run-2", [0.0, 0.0, 0.1, 0.1], [0.0, 0.0, 0.0, 0.0], run_labels(0, "cosine-1.5-0.5")),
 ]
+TAPERED = measured("run-3", [0.1, 0.2, 0.3, 0.4], [0.0, 0.1, 0.1, 0.2], run_labels(1, "cosine-1.5-0.5"))
 DRAWN = {
     "motivation": lambda: figures.motivation(table("motivation", THIRDS)),
     "motivation of three seeds": lambda: figures.motivation(table("motivation", THIRDS, seeds=3)),
     "sweep": lambda: figures.sweep(table("sweep", SWEEP)),
     "allocation": lambda: figures.allocation(24, 3840, {"thirds-1.5-1.0-0.5": [5760] * 8 + [3840] * 8 + [1920] * 8}),
     "allocation of few layers": lambda: figures.allocation(6, 256),
+    "allocations": lambda: allocations.figure(side_by_side()),
+    "novelty of pairs": lambda: novelty_pairs.figure([*RUNS, TAPERED], toy=True),
+    "curves": lambda: curves.figure(*trained()),
+    "scaling": lambda: scaling.figure(*swept()),
     "novelty": lambda: figures.novelty([PRETRAINED, *RUNS], toy=True),
     "heat maps": lambda: heatmaps.needle(needles([4096, 8192, 16384], 40), training=4096, toy=True),
     "heat maps of many lengths": lambda: heatmaps.needle(
@@ -93,6 +100,53 @@ def needles(lengths: Sequence[int], depths: int) -> pd.DataFrame:
         for label, task, length, place in places
         if (length, place) != (lengths[-1], 0)
     )
+
+
+def side_by_side() -> pd.DataFrame:
+    """Eleven allocations of 24 layers, as `allocations.table` gives them, as far as the figure reads it."""
+    names = ("uniform", "cosine", "vanilla-reversed", "v-shape", "middle", "crown", "framed", "delight", "openelm")
+    return pd.DataFrame(
+        {"label": name, "architecture": "transformer", "scale": "440m", "seeds": 1, "basis": "evaluation", "toy": True}
+        | {"val_loss": 2.8, "width": 3712, "widths": layer_widths(name, 24, 3712)}
+        | {"difference": place / 50 - 0.06 if place else math.nan, "difference_interval": 0.05}
+        for place, name in enumerate(names)
+    )
+
+
+def trained() -> tuple[Results, dict[str, View]]:
+    """Five pairs of two runs with training curves of a paper-sized run."""
+    cells, models, found = [], [], {}
+    for scale, label in itertools.product(("1.3b", "760m", "440m", "340m", "170m"), ("uniform", "tapered")):
+        run = f"{scale} {label}"
+        labels = {"architecture": "gated_attention", "scale": scale, "seed": 0, "run": run, "width": 64, "layers": 4}
+        cells.append({**labels, "label": label, "allocation": "uniform"})
+        models.append({"run": run, "parameters": 9, "training_flops": 8e20, "tokens": 100_000_000_000})
+        tokens = [1_000_000_000 * (place + 1) for place in range(100)]
+        losses = [2 + 8 / (place + 1) for place in range(100)]
+        found[run] = {"step": tokens, "tokens": tokens, "loss": losses, "validation": {"tokens": [], "loss": []}}
+    view = View.model_validate({"experiment": "main", "toy": True, "config": "demo", "cells": cells})
+    return replace(frames([], models), curves=found), {"main": view}
+
+
+def swept() -> tuple[Results, dict[str, View]]:
+    """Two schedules at five ratios, and pairs of the paper's two sizes."""
+    rows, models, cells = [], [], {"sweep": [], "main": []}
+    sweeps = [
+        f"{name}-{start}-{2 - start}" for name in ("cosine", "linear") for start in (1.25, 1.375, 1.5, 1.625, 1.75)
+    ]
+    wanted = [("sweep", "440m", "transformer", label) for label in ("uniform", *sweeps)]
+    pairs = itertools.product(("760m", "1.3b"), ("transformer", "titans"), ("uniform", "cosine-1.5-0.5"))
+    for place, (name, scale, arch, label) in enumerate([*wanted, *(("main", *pair) for pair in pairs)]):
+        labels = {"architecture": arch, "scale": scale, "allocation": label, "seed": 0, "run": f"{name} {place}"}
+        cells[name].append({**labels, "label": label, "width": 64, "layers": 4})
+        measured = {"metric": "val_loss", "value": 2.8 - 0.01 * (place % 6), "stderr": 0.002, "items": 9}
+        rows.append({**labels, **measured, "suite": "validation"})
+        models.append({"run": f"{name} {place}", "parameters": 763_000_000 if scale == "760m" else 1_297_000_000})
+    views = {
+        name: View.model_validate({"experiment": name, "toy": True, "config": "demo", "cells": found})
+        for name, found in cells.items()
+    }
+    return frames(rows, models), views
 
 
 def texts(figure: Figure) -> str:

@@ -8,7 +8,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import commands, formats, needle, results
+from tlm_repro.reporting import commands, formats, needle, results, sheets
 from tlm_repro.reporting.results import NOT_PUBLISHED, View
 
 SCORES = {
@@ -64,7 +64,7 @@ def test_seeds_are_averaged_and_the_difference_is_over_them(needle_files):
 
 
 def test_the_sheet_says_what_people_need(needle_files):
-    sheet = formats.SHEETS["niah"]("niah", frame(needle_files(SCORES)))
+    sheet = sheets.SHEETS["niah"]("niah", frame(needle_files(SCORES)))
     text = sheet.text.set_index("Allocation")
     assert list(sheet.text.columns[4:]) == ["S-NIAH-1 4K", "S-NIAH-1 8K †", "S-NIAH-3 3,000", "MQ-NIAH 8K †"]
     low, high = (100 * bound for bound in stats.binomtest(9, 30).proportion_ci(method="wilson"))
@@ -81,8 +81,8 @@ def test_the_sheet_says_what_people_need(needle_files):
 def test_the_caption_names_toy_scale_rope_scaling_and_foreign_prompts(needle_files):
     details = {"rope_scaling": {"kind": "yarn", "lengths": {}}, "generator": "lm_eval"}
     table = frame(needle_files(SCORES, scale="760m-toy", details=details), sequence_length=None)
-    caption = formats.SHEETS["niah"]("niah", table).caption
-    assert formats.TOY in caption
+    caption = sheets.SHEETS["niah"]("niah", table).caption
+    assert sheets.TOY in caption
     assert "RoPE scaling: yarn." in caption
     assert "lm-eval's own" in caption
     assert "†" not in caption

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import results
+from tlm_repro.reporting import published, results
 
 ACCURACIES = dict(
     zip(
@@ -184,14 +184,14 @@ def test_shape_without_two_ends_has_none():
 
 
 def test_published_losses_give_the_published_perplexities_back():
-    table = results.reference("table1_sweep")
+    table = published.reference("table1_sweep")
     assert len(table) == 16
     for perplexity in table["val_ppl"]:
-        assert round(math.exp(results.published_loss(perplexity)), 2) == pytest.approx(perplexity)
+        assert round(math.exp(published.published_loss(perplexity)), 2) == pytest.approx(perplexity)
 
 
 def test_published_averages_are_means_of_the_published_accuracies():
-    complete = results.reference("table2_main").dropna()
+    complete = published.reference("table2_main").dropna()
     assert len(complete) == 8
     means = complete[list(results.ACCURACIES)].mean(axis=1)
     assert (abs(means - complete["avg"]) <= 0.005 + 1e-9).all()

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import formats, results, tables
+from tlm_repro.reporting import formats, published, results, sheets, tables
 from tlm_repro.reporting.results import ACCURACIES, NOT_PUBLISHED, Novelty, View
 
 
@@ -57,7 +57,7 @@ def test_published_values_stand_by_label_at_any_scale_and_say_so():
     assert frame.loc["uniform", "published_scale"] == "440m"
     assert math.isnan(frame.loc["reverse-0.5-1.5", "published_val_ppl"])
     assert frame["toy"].all()
-    assert "Toy scale" in formats.SHEETS["sweep"]("sweep", frame).caption
+    assert "Toy scale" in sheets.SHEETS["sweep"]("sweep", frame).caption
 
 
 def test_motivation_goes_by_label():
@@ -76,7 +76,7 @@ def test_missing_evaluation_is_an_error():
 def published_values():
     """Table 2 in the shape of our files (accuracies as fractions); what isn't published is left out."""
     found = {}
-    for row in results.reference("table2_main").to_dict(orient="records"):
+    for row in published.reference("table2_main").to_dict(orient="records"):
         if row["scale"] == "760m":
             metrics = {metric: [row[metric]] for metric in ("wikitext_ppl", "lambada_ppl")}
             metrics |= {metric: [row[metric] / 100] for metric in (*ACCURACIES, "avg")}
@@ -87,7 +87,7 @@ def published_values():
 def test_main_gives_the_published_table_back():
     frame = tables.main(*case("main", "zero_shot", published_values(), "760m"))
     levels = frame[frame["quantity"] == "level"].set_index(["architecture", "label"])
-    reference = results.reference("table2_main").query("scale == '760m'").set_index(["arch", "allocation"])
+    reference = published.reference("table2_main").query("scale == '760m'").set_index(["arch", "allocation"])
     for metric in results.MAIN_METRICS:
         for key, value in reference[metric].items():
             assert levels.loc[key, metric] == pytest.approx(value)
@@ -102,7 +102,7 @@ def test_main_gives_the_published_table_back():
 def test_main_says_what_is_not_published_and_what_was_not_run():
     values = {("transformer", label): {"wikitext_ppl": [17.0], "piqa": [0.7]} for label in ("uniform", "tapered")}
     frame = tables.main(*case("main", "zero_shot", values, "1.3b"))
-    sheet = formats.SHEETS["main"]("main", frame)
+    sheet = sheets.SHEETS["main"]("main", frame)
     paper = sheet.text[sheet.text["Source"] == "paper"].iloc[0]
     assert paper["WikiText ppl ↓"] == "17.39"
     assert paper["PIQA % ↑"] == NOT_PUBLISHED
@@ -116,9 +116,9 @@ def test_shades_follow_the_sign_and_the_interval():
         ("transformer", "uniform"): {"lambada_ppl": [20.0], "wikitext_ppl": [20.0], "piqa": [0.7], "boolq": [0.5]},
         ("transformer", "tapered"): {"lambada_ppl": [19.0], "wikitext_ppl": [21.0], "piqa": [0.71], "boolq": [0.49]},
     }
-    sheet = formats.SHEETS["main"]("main", tables.main(*case("main", "zero_shot", values, "toy")))
+    sheet = sheets.SHEETS["main"]("main", tables.main(*case("main", "zero_shot", values, "toy")))
     tapered = sheet.tones[sheet.text["Allocation"] == "tapered"].iloc[0]
-    shades = [tapered[formats.MAIN_TITLES[metric]] for metric in ("lambada_ppl", "wikitext_ppl", "piqa", "boolq")]
+    shades = [tapered[sheets.MAIN_TITLES[metric]] for metric in ("lambada_ppl", "wikitext_ppl", "piqa", "boolq")]
     assert shades == ["better", "worse", "better-unclear", "worse-unclear"]
     assert not sheet.tones[sheet.text["Allocation"] == "uniform"].any(axis=None)
     text = formats.latex(sheet)
@@ -166,7 +166,7 @@ def test_novelty_table():
     assert (row["model"], row["r_block"], row["layers_block"], row["tokens"]) == ("tiny", 1.0, 3, 64)
     assert row["r_block_se"] == pytest.approx(0.0, abs=1e-9)  # a straight line: r is at its maximum, its gradient zero
     assert math.isnan(row["r_mlp"])
-    assert formats.SHEETS["novelty"]("novelty", tables.novelty([found], toy=False)).text.loc[0, "r MLP"] == "undefined"
+    assert sheets.SHEETS["novelty"]("novelty", tables.novelty([found], toy=False)).text.loc[0, "r MLP"] == "undefined"
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_novelty_table():
     [(5.8352, 0.0076, "5.84 ± 0.01"), (-0.5, math.nan, "−0.50"), (137_700_297.66, 1.09e8, "1.38e+08 ± 1.09e+08")],
 )
 def test_numbers_are_as_long_as_people_read_them(value, error, text):
-    assert formats.number(value, error) == text
+    assert sheets.number(value, error) == text

@@ -24,6 +24,7 @@ def small_config() -> dict[str, Any]:
     experiments = config["experiments"]
     experiments["motivation"]["allocations"] = ["uniform", "wider-early"]
     experiments["sweep"] |= {"schedules": ["cosine"], "ratios": [[1.5, 0.5]]}
+    experiments["allocations"]["allocations"] = ["uniform", "tapered", "middle-70"]
     experiments["main"] |= {"scales": ["760m-toy"], "architectures": ["transformer"]}
     config["evaluation"]["validation"]["tokens"] = 2048
     config["evaluation"]["zero_shot"] |= {"tasks": ["piqa", "wikitext"], "limit": 4}

@@ -1,5 +1,6 @@
 """One attempt at a run in a process of its own, for tests that kill it."""
 
+import functools
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import TLMError
 from tlm_repro.spec import RunSpec
+from tlm_repro.training import compilation
 from tlm_repro.training.trainer import TrainerOptions, pretrain
 
 
@@ -19,6 +21,8 @@ def attempt(spec: str, manifest: str, place: str, options: dict[str, Any], envir
     folder.mkdir(parents=True, exist_ok=True)
     run = RunSpec.from_json(spec)
     assert isinstance(run, RunSpec)
+    if backend := options.pop("backend", None):  # torch's code generator would take minutes
+        compilation.compile_layers = functools.partial(compilation.compile_layers, backend=backend)
     try:
         summary = pretrain(
             run,

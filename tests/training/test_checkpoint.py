@@ -12,7 +12,7 @@ from torch.optim import AdamW
 
 from tlm_repro.errors import CheckpointError
 from tlm_repro.training import checkpoint
-from tlm_repro.training.checkpoint import Checkpoints, random_state, set_random_state
+from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state, set_random_state
 
 State = tuple[nn.Module, AdamW]
 
@@ -41,7 +41,7 @@ def trained(seed: int, steps: int = 2, width: int = 8) -> State:
 
 
 def save(checkpoints: Checkpoints, step: int, state: State) -> Path:
-    return checkpoints.save(step, *state, [random_state()], {"seconds": 1.5 * step})
+    return checkpoints.write(Snapshot.of(step, *state, [random_state()], {"seconds": 1.5 * step}))
 
 
 def tensors(state: State) -> list[torch.Tensor]:

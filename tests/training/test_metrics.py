@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tlm_repro.training.metrics import TIMING, MetricsFile, Progress, read_rows
+from tlm_repro.training.metrics import TIMING, MetricsFile, Progress, read_rows, scalars
 
 
 def lines(first: int, last: int) -> str:
@@ -70,3 +70,17 @@ def test_other_processes_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
     progress.update({"step": 1, "loss": 1.0, TIMING: 1.0})
     progress.close()
     assert capsys.readouterr().err == ""
+
+
+def test_skipped_batches_and_utilisation_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(step=0, steps=2, seconds=0, shown=True)
+    progress.update({"step": 1, "loss": None, TIMING: 10.0, "skipped": True})
+    progress.update({"step": 2, "loss": 1.0, TIMING: 10.0, "mfu": 0.4567})
+    first, second = capsys.readouterr().err.splitlines()
+    assert "step 1/2, batch skipped, 10 tokens/s" in first
+    assert "loss 1.0000 nats, 10 tokens/s, MFU 45.7%" in second
+
+
+def test_scalars_are_what_can_be_drawn_by_step() -> None:
+    row = {"step": 3, "tokens": 9, "loss": None, "learning_rate": 0.1, "skipped": True}
+    assert scalars(row) == {"learning_rate": 0.1}

@@ -11,7 +11,7 @@ from tlm_repro.models.accounting import parameters
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import RunSpec
-from tlm_repro.training.checkpoint import Checkpoints, random_state
+from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state
 from tlm_repro.training.optimizer import PeriodicAdamW, adamw, parameter_groups
 
 PERIODS = (1, 2, 3)
@@ -177,7 +177,7 @@ def test_a_checkpoint_in_the_middle_of_a_period_loses_nothing(tiny_run: Callable
     for step in range(1, 14):
         take(model, optimizer, step)
         # Each step in another process, as it were: step 1 is in the middle of every first period.
-        Checkpoints(tmp_path, "run").save(step, model, optimizer, [random_state()], {})
+        Checkpoints(tmp_path, "run").write(Snapshot.of(step, model, optimizer, [random_state()], {}))
         model = chain(*PERIODS, 8)
         optimizer = adamw(model, training, torch.device("cpu"))
         found = Checkpoints(tmp_path, "run").latest()

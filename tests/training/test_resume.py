@@ -1,83 +1,23 @@
 """Runs in processes of their own that are killed, told to stop and restarted; their end must not show it."""
 
-import hashlib
-import json
-import multiprocessing
 import os
 import random
 import signal
-import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attempts import Launch, finish, rows, steps_seen, stop_at, together, weights
 from safetensors.torch import load_file
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.spec import RunSpec
 
 STEPS = 60
-Launch = Callable[..., ForkServerProcess]
-
-
-@pytest.fixture(scope="module")
-def launch(periodic_data: TokenData) -> Iterator[Launch]:
-    """Starts an attempt from a server that has the imports behind it: half a second a process instead of five."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        import attempt
-
-        context = multiprocessing.get_context("forkserver")
-        assert isinstance(context, ForkServerContext)
-        context.set_forkserver_preload(["tlm_repro.training.trainer"])
-
-        def start(
-            spec: RunSpec, place: Path, environment: dict[str, str] | None = None, **options: Any
-        ) -> ForkServerProcess:
-            manifest = str(periodic_data.manifest.folder / "manifest.json")
-            arguments = (spec.to_json(), manifest, str(place), options, environment or {})
-            process = context.Process(target=attempt.attempt, args=arguments, daemon=True)
-            process.start()
-            return process
-
-        yield start
-
-
-def finish(process: ForkServerProcess) -> int | None:
-    process.join(timeout=120)
-    return process.exitcode
-
-
-def steps_seen(place: Path) -> int:
-    metrics = place / "checkpoints" / "metrics.jsonl"
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-def stop_at(
-    process: ForkServerProcess, place: Path, step: int, number: signal.Signals, wait: float = 0.0
-) -> int | None:
-    """Sends `number` some time after `step` was taken."""
-    while steps_seen(place) < step:
-        assert process.is_alive(), f"ended before step {step}"
-        time.sleep(0.002)
-    time.sleep(wait)
-    assert process.pid is not None
-    os.kill(process.pid, number)
-    return finish(process)
-
-
-def weights(place: Path) -> str:
-    return hashlib.sha256((place / "run" / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-
-def rows(place: Path) -> list[dict[str, Any]]:
-    """The metrics without what differs from time to time."""
-    lines = (place / "run" / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "tokens_per_second"} for line in lines]
 
 
 MODELS = {
@@ -131,16 +71,6 @@ def test_a_second_process_waits_and_finds_the_work_done(
     assert [row["step"] for row in rows(tmp_path)] == list(range(1, 31))
 
 
-def together(launch: Launch, spec: RunSpec, place: Path, **options: Any) -> list[ForkServerProcess]:
-    """Two processes with a gloo group, as torchrun would start them."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    return [launch(spec, place, environment, **options) for environment in ranks]
-
-
 @pytest.mark.parametrize("architecture", ["transformer", "hope_attention"])
 def test_two_processes_train_like_one_and_stop_together(
     launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, architecture: str
@@ -161,3 +91,101 @@ def test_two_processes_train_like_one_and_stop_together(
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
     assert [row["loss"] for row in rows(two)] == pytest.approx([row["loss"] for row in rows(one)], abs=1e-5)
     assert (two / "summary-0.json").read_text() == (two / "summary-1.json").read_text()
+
+
+@pytest.mark.parametrize("micro_batch", [4, 1], ids=["accumulation 1", "accumulation 4"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_five_kills_at_random_moments_leave_no_trace(
+    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, processes: int, micro_batch: int
+) -> None:
+    """Twenty in all four cases, SIGKILL and SIGTERM mixed; one of two processes is hit, the other ends by itself."""
+    spec, calm, rough = tiny_run(steps=100, batch_sequences=4 * processes), tmp_path / "calm", tmp_path / "rough"
+    options = {"micro_batch_sequences": micro_batch, "validations": 2, "checkpoint_seconds": 0.0}
+    begin = attempts_of(launch, processes)
+    undisturbed = begin(spec, calm, **options)
+    assert [finish(process) for process in undisturbed] == [0] * processes
+
+    moments = random.Random(100 * processes + micro_batch)
+    for _ in range(5):
+        target = steps_seen(rough) + moments.randrange(2, 10)
+        victims = begin(spec, rough, **options)
+        victim, number = moments.choice(victims), moments.choice((signal.SIGKILL, signal.SIGTERM))
+        code = stop_at(victim, rough, target, number, moments.uniform(0, 0.03))
+        others = [finish(process) for process in victims if process is not victim]
+        if number is signal.SIGKILL:
+            assert code == -signal.SIGKILL
+            assert 0 not in others
+        else:
+            assert {code, *others} == {75}
+    assert [finish(process) for process in begin(spec, rough, **options)] == [0] * processes
+    assert weights(rough) == weights(calm)
+    assert rows(rough) == rows(calm)
+
+
+def attempts_of(launch: Launch, processes: int) -> Callable[..., list[Any]]:
+    """What starts an attempt of one process or of two."""
+    if processes == 2:
+        return lambda spec, place, **options: together(launch, spec, place, **options)
+    return lambda spec, place, **options: [launch(spec, place, **options)]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_run_resumes_on_another_number_of_processes(
+    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path, order: tuple[int, int]
+) -> None:
+    spec = tiny_run(steps=20, eps=1e-3)
+    one, changed = tmp_path / "one", tmp_path / "changed"
+    assert finish(launch(spec, one)) == 0
+    first = attempts_of(launch, order[0])(spec, changed, micro_batch_sequences=2)
+    assert stop_at(first[0], changed, 8, signal.SIGTERM) == 75
+    assert {finish(process) for process in first} == {75}
+    again = attempts_of(launch, order[1])(spec, changed, micro_batch_sequences=4)
+    assert [finish(process) for process in again] == [0] * order[1]
+    ours, theirs = (load_file(place / "run" / "model" / "model.safetensors") for place in (changed, one))
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
+    assert [row["loss"] for row in rows(changed)] == pytest.approx([row["loss"] for row in rows(one)], abs=1e-5)
+
+
+def test_a_rank_that_dies_ends_the_launch_within_seconds(
+    tiny_run: Callable[..., RunSpec], periodic_data: TokenData, tmp_path: Path
+) -> None:
+    """Through the command and torchrun, as a cluster runs it; nobody stays behind."""
+    spec, manifest = tiny_run(steps=5_000, warmup_steps=1), periodic_data.manifest.folder / "manifest.json"
+    command = [sys.executable, "-m", "tlm_repro", "pretrain", "--processes", "2", "--spec", spec.to_json()]
+    command += ["--data", str(manifest), "--checkpoints", str(tmp_path / "checkpoints")]
+    command += ["--out", str(tmp_path / "run" / "manifest.json"), "--validations", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "log").open("w") as log:
+        launcher = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            end = time.monotonic() + 60
+            while steps_seen(tmp_path) < 3:
+                assert launcher.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            ranks = children(launcher.pid)
+            assert len(ranks) == 2
+            os.kill(ranks[1], signal.SIGKILL)
+            began = time.monotonic()
+            assert launcher.wait(timeout=40) != 0
+            assert time.monotonic() - began < 15
+        finally:
+            launcher.kill()
+    assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
+
+
+def children(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(child) for child in text.split() if "pretrain" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def test_two_processes_compile_and_checkpoint_layers_too(
+    launch: Launch, tiny_run: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    spec = tiny_run(steps=4, eps=1e-3)
+    plain, changed = tmp_path / "plain", tmp_path / "changed"
+    assert finish(launch(spec, plain)) == 0
+    options = {"compile": True, "backend": "eager", "activation_checkpointing": True, "micro_batch_sequences": 2}
+    assert [finish(process) for process in together(launch, spec, changed, **options)] == [0, 0]
+    ours, theirs = (load_file(place / "run" / "model" / "model.safetensors") for place in (changed, plain))
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5

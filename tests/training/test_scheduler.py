@@ -82,7 +82,8 @@ def test_processes_of_one_node_start_through_torchrun():
     with pytest.raises(Became) as caught:
         scheduler.start_processes(["pretrain", "--out", "x"], processes=4, nodes=1)
     assert caught.value.args[0] == [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
+        *(sys.executable, "-m", "torch.distributed.run", "--shutdown-timeout=120"),
+        *("--standalone", "--nproc-per-node=4"),
         *("-m", "tlm_repro", "pretrain", "--out", "x"),
     ]
 

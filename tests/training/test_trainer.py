@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import math
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from plain_training import by_hand, reference
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,11 +21,12 @@ from tlm_repro.artifacts import read_manifest
 from tlm_repro.data.batches import Batches
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
+from tlm_repro.devices import Utilisation
 from tlm_repro.errors import ArtifactError, CheckpointError, ConfigError, DivergenceError
 from tlm_repro.evaluation.validation import validation_loss
 from tlm_repro.models.accounting import training_flops
 from tlm_repro.spec import DataSpec, RunSpec
-from tlm_repro.training import product, trainer
+from tlm_repro.training import checkpoint, compilation, product, trainer
 from tlm_repro.training.trainer import TrainerOptions, initial_model, pretrain, validation_steps
 
 Run = Callable[..., RunSpec]
@@ -37,41 +40,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def digests(folder: Path) -> dict[str, str]:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def reference(spec: RunSpec, data: TokenData) -> tuple[nn.Module, list[float], list[float]]:
-    """The run again, the long way: plain loop, unfused AdamW, whole batches, clipping and schedule by hand."""
-    training = spec.training
-    model = initial_model(spec.model, data, training.seed)
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(training.beta1, training.beta2), eps=training.eps, foreach=False)
-    batches = Batches(
-        data.train,
-        sequence_length=training.sequence_length,
-        batch_sequences=training.batch_sequences,
-        seed=training.seed,
-    )
-    losses, norms = [], []
-    for step in range(training.steps):
-        batch = torch.from_numpy(batches.batch(step))
-        log_probabilities = model(input_ids=batch[:, :-1]).logits.log_softmax(dim=-1)
-        loss = -log_probabilities.gather(2, batch[:, 1:, None]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        norm = math.sqrt(sum(float(parameter.grad.double().square().sum()) for parameter in model.parameters()))
-        for parameter in model.parameters():
-            parameter.grad *= min(1.0, training.clip_norm / norm)
-        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
-        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step + 1 - warm) / rest)
-        final = training.final_learning_rate_ratio
-        for group in optimizer.param_groups:
-            group["lr"] = training.peak_learning_rate * min((step + 1) / warm, final + (1 - final) * fall)
-        optimizer.step()
-        losses.append(loss.item())
-        norms.append(norm)
-    return model, losses, norms
 
 
 @pytest.mark.parametrize("micro_batch", [8, 2, 1])
@@ -91,56 +59,18 @@ def test_equals_a_plain_loop_whatever_the_accumulation(
             np.testing.assert_allclose(file.get_tensor(name), wanted[name].detach().numpy(), atol=2e-5, err_msg=name)
 
 
-def slow_continuum(spec: RunSpec, data: TokenData) -> dict[str, torch.Tensor]:
-    """A run of Hope-attention by hand: each tensor has an optimiser of its own, which sees the mean of a period's
-    gradients, each of them clipped with those of all tensors when its step came."""
-    training = spec.training
-    model = initial_model(spec.model, data, training.seed)
-    tensors = dict(model.named_parameters())
-    periods = {name: 2 ** int(name.split("levels.")[1][0]) if "levels." in name else 1 for name in tensors}
-    optimizers = {
-        name: torch.optim.AdamW(
-            [tensor],
-            betas=(training.beta1, training.beta2),
-            eps=training.eps,
-            weight_decay=training.weight_decay if tensor.ndim > 1 else 0.0,
-            foreach=False,
-        )
-        for name, tensor in tensors.items()
-    }
-    batches = Batches(data.train, sequence_length=16, batch_sequences=8, seed=training.seed)
-    held: dict[str, list[torch.Tensor]] = {name: [] for name in tensors}
-    for step in range(1, training.steps + 1):
-        batch = torch.from_numpy(batches.batch(step - 1))
-        loss = model(input_ids=batch[:, :-1], shift_labels=batch[:, 1:]).loss
-        gradients = torch.autograd.grad(loss, list(tensors.values()))
-        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
-        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
-        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / rest)
-        final = training.final_learning_rate_ratio
-        rate = training.peak_learning_rate * min(step / warm, final + (1 - final) * fall)
-        for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-            held[name].append(gradient * min(1.0, training.clip_norm / norm))
-            if step % periods[name] == 0:
-                tensor.grad = torch.stack(held[name]).mean(dim=0)
-                optimizers[name].param_groups[0]["lr"] = rate
-                optimizers[name].step()
-                held[name].clear()
-    return tensors
-
-
 @pytest.mark.parametrize("micro_batch", [8, 2])
 def test_levels_of_a_continuum_take_their_steps_on_clipped_gradients(
     tiny_run: Run, periodic_data: TokenData, place: dict[str, Path], micro_batch: int
 ) -> None:
     spec = tiny_run(steps=11, clip_norm=0.05, eps=1e-4, model={"architecture": "hope_attention"})
-    wanted = slow_continuum(spec, periodic_data)
+    wanted = by_hand(spec, periodic_data)
     pretrain(spec, periodic_data, **place, options=TrainerOptions(micro_batch, validations=1))
     initial = initial_model(spec.model, periodic_data, spec.training.seed).state_dict()
     with safe_open(place["folder"] / "model" / "model.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - not a mapping
             found = file.get_tensor(name)
-            torch.testing.assert_close(found, wanted[name].detach(), atol=2e-5, rtol=0, msg=name)
+            torch.testing.assert_close(found, wanted[name], atol=2e-5, rtol=0, msg=name)
             assert (found - initial[name]).abs().max() > 2e-4, name
 
 
@@ -347,3 +277,50 @@ def test_a_launch_whose_processes_do_not_meet_is_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"2 processes were launched .* accelerate joined 1"):
         pretrain(tiny_run(steps=2), periodic_data, **place, options=QUIET)
+
+
+def test_utilisation_stands_in_the_rows_where_the_device_is_known(
+    tiny_run: Run, periodic_data: TokenData, place: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tiny_run(steps=3)
+    monkeypatch.setattr(trainer, "device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    seen: list[float] = []
+
+    def counted(*, flops_per_token: float, tokens_per_second: float, device: str, **_: object) -> Utilisation:
+        assert (flops_per_token, device) == (training_flops(spec.model, 16) / 16, "NVIDIA H100 80GB HBM3")
+        seen.append(tokens_per_second)
+        return Utilisation(0.41236)
+
+    monkeypatch.setattr(trainer, "utilisation", counted)
+    pretrain(spec, periodic_data, **place, options=QUIET)
+    assert [row["mfu"] for row in rows(place["folder"])] == [0.4124] * 3
+    assert [row["tokens_per_second"] for row in rows(place["folder"])] == seen
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_the_run_within_a_step(
+    tiny_run: Run, periodic_data: TokenData, place: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"step-0000000\d could not be written .*No space left on device"):
+        pretrain(tiny_run(), periodic_data, **place, options=TrainerOptions(validations=1, checkpoint_seconds=0))
+    assert len(rows(place["checkpoints"])) <= 2
+
+
+def test_compiled_and_checkpointed_it_ends_like_any_other(
+    tiny_run: Run, periodic_data: TokenData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, summaries = tiny_run(steps=5, eps=1e-3), []
+    eager = functools.partial(compilation.compile_layers, backend="eager")
+    monkeypatch.setattr(compilation, "compile_layers", eager)
+    for name, options in (("plain", {}), ("both", {"compile": True, "activation_checkpointing": True})):
+        places = {"folder": tmp_path / name, "checkpoints": tmp_path / f"{name}-state"}
+        summaries.append(pretrain(spec, periodic_data, **places, options=TrainerOptions(validations=2, **options)))
+    plain, both = summaries
+    assert both["final_loss"] == pytest.approx(plain["final_loss"], abs=1e-5)
+    assert both["validation_loss"] == pytest.approx(plain["validation_loss"], abs=1e-5)
+    loaded = safe_open(tmp_path / "both" / "model" / "model.safetensors", framework="pt")
+    with loaded as file, safe_open(tmp_path / "plain" / "model" / "model.safetensors", framework="pt") as other:
+        assert set(file.keys()) == set(other.keys())

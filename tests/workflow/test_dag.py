@@ -64,17 +64,19 @@ def finish(folder: Path, config: str = "config.yaml") -> None:
 def test_everything_is_in_the_default_graph(checkout: Path):
     assert jobs(dry_run(checkout, "all")) == {
         "tokenize": 1,
-        "pretrain": 27,
+        "pretrain": 32,
         "needle_samples": 1,
-        "evaluate": 43,
+        "evaluate": 48,
         "measure_novelty": 9,
-        "table": 3,
-        "figure": 2,
+        "table": 4,
+        "figure": 3,
+        "trend_table": 2,
+        "trend_figure": 2,
         "niah_table": 1,
         "niah_figure": 4,
         "allocation_figure": 1,
-        "novelty_table": 1,
-        "novelty_figure": 1,
+        "novelty_table": 2,
+        "novelty_figure": 2,
         "claims": 1,
         "html_report": 1,
         "all": 1,
@@ -105,6 +107,9 @@ TARGETS = {
     "results/tables/sweep.csv": {"tokenize": 1, "pretrain": 16, "evaluate": 16, "table": 1},
     "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "figure": 1},
     "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "table": 1},
+    "results/tables/allocations.csv": {"tokenize": 1, "pretrain": 7, "evaluate": 7, "table": 1},
+    "results/figures/scaling.svg": {"tokenize": 1, "pretrain": 24, "evaluate": 24, "trend_figure": 1},
+    "results/figures/curves.svg": {"tokenize": 1, "pretrain": 8, "evaluate": 8, "trend_figure": 1},
     "results/figures/allocation.svg": {"allocation_figure": 1},
     "results/tables/niah.csv": {"tokenize": 1, "needle_samples": 1, "pretrain": 8, "evaluate": 8, "niah_table": 1},
     "results/figures/niah-titans-760m-toy.svg": {
@@ -115,13 +120,13 @@ TARGETS = {
         "niah_figure": 1,
     },
     "data": {"tokenize": 1, "data": 1},
-    "models": {"tokenize": 1, "pretrain": 27, "models": 1},
+    "models": {"tokenize": 1, "pretrain": 32, "models": 1},
     "novelty": {
         "tokenize": 1,
         "pretrain": 8,
         "measure_novelty": 9,
-        "novelty_table": 1,
-        "novelty_figure": 1,
+        "novelty_table": 2,
+        "novelty_figure": 2,
         "novelty": 1,
     },
 }
@@ -143,7 +148,7 @@ def test_finished_products_stay_finished_whatever_their_times(checkout: Path):
     counts = jobs(dry_run(checkout, "all"))
     assert "pretrain" not in counts
     assert "evaluate" not in counts
-    assert counts["table"] == 3
+    assert counts["table"] == 4
 
 
 def novelty_files(folder: Path) -> list[Path]:
@@ -161,16 +166,16 @@ def test_a_mark_of_a_killed_job_hides_none_of_the_work_behind_it(checkout: Path)
     mark.write_text("{}")
     counts = jobs(dry_run(checkout, "all"))
     assert "tokenize" not in counts
-    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (27, 43, 3)
+    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (32, 48, 4)
 
 
 EDITS = [
     (
         "peak_learning_rate: 3.0e-3",
         "peak_learning_rate: 1.0e-3",
-        {"pretrain": 27, "evaluate": 43, "measure_novelty": 8},
+        {"pretrain": 32, "evaluate": 48, "measure_novelty": 8},
     ),
-    ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": 27}),
+    ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": 32}),
     ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": 9}),
     ("name: demo", "name: other", {}),
     ("checkpoint_seconds: 30", "checkpoint_seconds: 60", {}),
@@ -262,10 +267,11 @@ def test_without_needles_there_is_no_table_3(checkout: Path):
     path.write_text(re.sub(r"  niah:.*\n(    .*\n)+", "", path.read_text()))
     counts = jobs(dry_run(checkout, "all"))
     assert [rule for rule in counts if rule.startswith(("niah", "needle"))] == []
-    assert counts["evaluate"] == 35
+    assert counts["evaluate"] == 40
     output = dry_run(checkout, "results/tables/niah.csv", check=False)
-    assert "this configuration has no table 'niah'; it has motivation, sweep, main, novelty" in output
+    tables = "motivation, sweep, main, allocations, scaling, curves, novelty, novelty-pairs"
+    assert f"this configuration has no table 'niah'; it has {tables}" in output
 
 
 def test_a_second_seed_doubles_the_runs(checkout: Path):
-    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * 27
+    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * 32

@@ -43,10 +43,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_product_is_there(finished: Path):
     results = finished / "results"
-    for name in ("motivation", "sweep", "main", "novelty"):
+    for name in ("motivation", "sweep", "main", "allocations", "scaling", "curves", "novelty", "novelty-pairs"):
         for suffix in ("csv", "md", "tex"):
             assert (results / f"tables/{name}.{suffix}").stat().st_size > 0
-    for name in ("motivation", "sweep", "allocation", "novelty"):
+    for name in ("motivation", "sweep", "allocations", "allocation", "scaling", "curves", "novelty", "novelty-pairs"):
         for suffix in ("svg", "pdf", "png"):
             assert (results / f"figures/{name}.{suffix}").stat().st_size > 0
     assert "oy scale" in (results / "report.html").read_text()

@@ -26,6 +26,7 @@ DATA_MANIFEST = f"results/data/{GRID.data.name}/manifest.json"
 ALL_EVALUATIONS = [
     f"results/evaluations/{run}/{evaluation}.json" for run, suites in GRID.suites.items() for evaluation in suites
 ]
+SAMPLES_MANIFESTS = [f"results/needles/{name}/manifest.json" for name in GRID.samples]
 NOVELTY_FILES = [f"results/novelty/{name}.json" for name in GRID.novelty]
 # All forms of each: a job that was killed between two of them is missing one.
 TABLES = [f"results/tables/{name}.{form}" for name in GRID.tables for form in ("csv", "md", "tex")]
@@ -71,6 +72,13 @@ def hardware(wildcards):
 
 def micro_batch_sequences(wildcards):
     return hardware(wildcards).micro_batch_sequences or 0
+
+
+def execution_options(wildcards):
+    """What else may differ from machine to machine: compilation, activation checkpointing, trackers."""
+    chosen = hardware(wildcards)
+    switches = ["--compile"] * chosen.compile + ["--activation-checkpointing"] * chosen.activation_checkpointing
+    return " ".join([*switches, *(f"--tracker {name}" for name in GRID.config.trainer.trackers)])
 
 
 def nodes(wildcards):
@@ -150,6 +158,15 @@ def experiment_evaluations(wildcards):
 def experiment_view(wildcards):
     known(GRID.experiments, "experiment", wildcards.experiment)
     return json.dumps(GRID.view(wildcards.experiment))
+
+
+def trend_evaluations(wildcards):
+    experiments = known(GRID.trends, "trend", wildcards.trend)
+    return [f"results/evaluations/{run}/{name}.json" for run, name in GRID.validations(experiments)]
+
+
+def trend_views(wildcards):
+    return json.dumps([GRID.view(name) for name in known(GRID.trends, "trend", wildcards.trend)])
 
 
 def needle_files(cells):

@@ -42,6 +42,15 @@ rule evaluate:
         " {params.samples} {resources.benchmarks} --batch-size {resources.batch_size} --out {output:q} > {log:q} 2>&1"
 
 
+rule needles:
+    input:
+        SAMPLES_MANIFESTS,
+    log:
+        "logs/needles.log",
+    message:
+        "The needle samples are in results/needles"
+
+
 rule evaluations:
     input:
         ALL_EVALUATIONS,

@@ -20,6 +20,7 @@ rule pretrain:
         stop_before_seconds=GRID.config.trainer.stop_before_seconds,
         validations=GRID.config.trainer.validations,
         validation_tokens=GRID.config.trainer.validation_tokens,
+        execution_options=execution_options,
     params:
         spec=run_spec,
         # Not an output: Snakemake deletes outputs before it starts a job again, and training resumes from here.
@@ -33,7 +34,7 @@ rule pretrain:
         " --micro-batch-sequences {resources.micro_batch_sequences}"
         " --checkpoint-seconds {resources.checkpoint_seconds} --stop-before-seconds {resources.stop_before_seconds}"
         " --validations {resources.validations}"
-        " --validation-tokens {resources.validation_tokens}"
+        " --validation-tokens {resources.validation_tokens} {resources.execution_options}"
         " --out {output:q} > {log:q} 2>&1"
 
 

@@ -13,7 +13,7 @@ rule table:
     log:
         "logs/tables/{experiment}.log",
     wildcard_constraints:
-        experiment="motivation|sweep|main",
+        experiment="motivation|sweep|main|allocations",
     params:
         view=experiment_view,
     message:
@@ -22,24 +22,50 @@ rule table:
         "tlm-repro table --view {params.view:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
 
 
+rule trend_table:
+    input:
+        trend_evaluations,
+    output:
+        csv=report(
+            "results/tables/{trend}.csv",
+            caption="../report/trend.rst",
+            category="Tables",
+            labels={"table": "{trend}"},
+        ),
+        markdown="results/tables/{trend}.md",
+        latex="results/tables/{trend}.tex",
+    log:
+        "logs/tables/{trend}.log",
+    wildcard_constraints:
+        trend="scaling|curves",
+    params:
+        views=trend_views,
+    message:
+        "Tabulating {wildcards.trend}"
+    shell:
+        "tlm-repro trend-table --views {params.views:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+
+
 rule novelty_table:
     input:
         NOVELTY_FILES,
     output:
         csv=report(
-            "results/tables/novelty.csv",
+            "results/tables/{novelty}.csv",
             caption="../report/novelty.rst",
             category="Tables",
-            labels={"table": "novelty"},
+            labels={"table": "{novelty}"},
         ),
-        markdown="results/tables/novelty.md",
-        latex="results/tables/novelty.tex",
+        markdown="results/tables/{novelty}.md",
+        latex="results/tables/{novelty}.tex",
     log:
-        "logs/tables/novelty.log",
+        "logs/tables/{novelty}.log",
+    wildcard_constraints:
+        novelty="novelty|novelty-pairs",
     params:
         toy=toy_option,
     message:
-        "Tabulating layer novelty"
+        "Tabulating layer novelty: {wildcards.novelty}"
     shell:
         "tlm-repro novelty-table {params.toy} --out {output.csv:q} {input:q} > {log:q} 2>&1"
 
@@ -81,13 +107,37 @@ rule figure:
     log:
         "logs/figures/{experiment}.log",
     wildcard_constraints:
-        experiment="motivation|sweep",
+        experiment="motivation|sweep|allocations",
     params:
         view=experiment_view,
     message:
         "Drawing {wildcards.experiment}"
     shell:
         "tlm-repro figure --view {params.view:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+
+
+rule trend_figure:
+    input:
+        trend_evaluations,
+    output:
+        svg=report(
+            "results/figures/{trend}.svg",
+            caption="../report/trend.rst",
+            category="Figures",
+            labels={"figure": "{trend}"},
+        ),
+        pdf="results/figures/{trend}.pdf",
+        png="results/figures/{trend}.png",
+    log:
+        "logs/figures/{trend}.log",
+    wildcard_constraints:
+        trend="scaling|curves",
+    params:
+        views=trend_views,
+    message:
+        "Drawing {wildcards.trend}"
+    shell:
+        "tlm-repro trend-figure --views {params.views:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
 
 
 rule niah_figure:
@@ -139,19 +189,21 @@ rule novelty_figure:
         NOVELTY_FILES,
     output:
         svg=report(
-            "results/figures/novelty.svg",
+            "results/figures/{novelty}.svg",
             caption="../report/novelty.rst",
             category="Figures",
-            labels={"figure": "novelty"},
+            labels={"figure": "{novelty}"},
         ),
-        pdf="results/figures/novelty.pdf",
-        png="results/figures/novelty.png",
+        pdf="results/figures/{novelty}.pdf",
+        png="results/figures/{novelty}.png",
     log:
-        "logs/figures/novelty.log",
+        "logs/figures/{novelty}.log",
+    wildcard_constraints:
+        novelty="novelty|novelty-pairs",
     params:
         toy=toy_option,
     message:
-        "Drawing layer novelty"
+        "Drawing layer novelty: {wildcards.novelty}"
     shell:
         "tlm-repro novelty-figure {params.toy} --out {output.svg:q} {input:q} > {log:q} 2>&1"
 

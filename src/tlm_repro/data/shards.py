@@ -109,7 +109,7 @@ class TokenData:
     @classmethod
     def open(cls, manifest: Path) -> "TokenData":
         """Raises ArtifactError when the manifest isn't one of a data set or the files don't match it."""
-        read = read_manifest(manifest, kind="data")
+        read = read_manifest(manifest, kind="data", verify="sha256")
         train, validation = (
             TokenArray([read.path(f"{name}/{shard_name(index)}") for index in range(len(lengths))], lengths)
             for name in ("train", "validation")

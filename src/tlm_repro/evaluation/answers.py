@@ -12,10 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.needle_scores import found
+from tlm_repro.evaluation.scoring import UNUSABLE
 
 # docs/needle.md has the arithmetic: with these a 1.3B model reads 16,384 tokens in 80 GB with room to spare.
 BATCH_TOKENS = 65_536
@@ -43,6 +50,15 @@ class EveryValueFound(StoppingCriteria):
         for row, values in enumerate(self.values):
             self.done[row] = self.done[row] or all(found(decoded(self.tokenizer, answers[row]), values))
         return torch.tensor(self.done, device=input_ids.device)
+
+
+class Numbers(LogitsProcessor):
+    """Passes logits on. Raises EvaluationError where one is NaN: the greedy token would look like an answer."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the base class's form
+        if scores.isnan().any():
+            raise EvaluationError(f"a logit behind an answer is not a number: {UNUSABLE}")
+        return scores
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -86,6 +102,7 @@ def answer(
                     input_ids=torch.tensor(ids, device=device),
                     attention_mask=torch.tensor(mask, device=device),
                     generation_config=settings,
+                    logits_processor=LogitsProcessorList([Numbers()]),
                     stopping_criteria=StoppingCriteriaList([stop]),
                 )
             for row, sequence in zip(rows, output[:, longest:].tolist(), strict=True):

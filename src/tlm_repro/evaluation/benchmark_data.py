@@ -128,6 +128,8 @@ def hub_tasks(spec: ZeroShotSpec) -> dict[str, Any]:
         try:
             tasks |= redirected([{"task": task, **pin}])
         except Exception as error:  # whatever `datasets` and its HTTP client raise without a network or a cached copy
+            if isinstance(error, ConnectionError):
+                stay_offline()
             dataset = stock_tasks([task]).task_index[task].cfg["dataset_path"]
             raise EvaluationError(
                 f"task '{task}' needs the Hugging Face data set '{dataset}', which can't be loaded "
@@ -137,12 +139,23 @@ def hub_tasks(spec: ZeroShotSpec) -> dict[str, Any]:
     return tasks
 
 
+def stay_offline() -> None:
+    """What isn't in the cache then fails at once: without a network each further data set would be half a minute."""
+    import datasets
+    import huggingface_hub
+
+    datasets.config.HF_HUB_OFFLINE = True
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+
+
 def described(dataset: str, config: str | None, split: str) -> str:
     return f"{dataset} ({config}, {split})" if config else f"{dataset} ({split})"
 
 
 def cause(error: Exception) -> str:
     """One line of an error of a library that raises dozens of unrelated types."""
+    if type(error).__name__ == "DatasetGenerationError" and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # it says only that there was one
     reason = next(iter(str(error).strip().splitlines()), "no reason given")
     return f"{type(error).__name__}: {reason}"
 

@@ -69,7 +69,7 @@ def read_sources(
             manifest, by size or by sha256 too; the message names `fetch-benchmarks`.
     """
     if not (folder / MANIFEST).is_file():
-        seen = "has no manifest.json" if folder.is_dir() else "doesn't exist"
+        seen = "has no manifest.json" if folder.is_dir() else "is a file" if folder.exists() else "doesn't exist"
         raise EvaluationError(f"{folder}, the folder of the fetched benchmarks, {seen}: {remedy(folder)}")
     try:
         manifest = read_manifest(folder / MANIFEST, kind=KIND, verify=verify)

@@ -3,19 +3,23 @@
 import contextlib
 import importlib.metadata
 import io
+import json
 import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import exclusive, fingerprint, staging, write_json, write_manifest
-from tlm_repro.errors import ConfigError, EvaluationError
+from tlm_repro.artifacts import exclusive, fingerprint, read_json, staging, write_json, write_manifest
+from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmark_data import cause, described, hub_source, redirected, stock_tasks
-from tlm_repro.evaluation.benchmark_folder import ITEMS, KIND, SOURCE, Source, rows_sha256, saved_source
-from tlm_repro.evaluation.benchmarks import BENCHMARKS, benchmark, local_source
+from tlm_repro.evaluation.benchmark_folder import ITEMS, KIND, MANIFEST, SOURCE, Source, rows_sha256, saved_source
+from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS, benchmark, local_source
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def fetch(
     """
     start, names = time.perf_counter(), list(dict.fromkeys(tasks)) or list(BENCHMARKS)
     wanted = plan(names, revisions or {}, mirror)
+    refuse_foreign(folder)
     with exclusive(folder):
         found = {task: source for task in BENCHMARKS if (source := saved_source(folder, task))}
         for want in wanted:
@@ -107,6 +112,22 @@ def plan(tasks: list[str], revisions: Mapping[str, str], mirror: Path | None) ->
         )
         for task in tasks
     ]
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raises EvaluationError where the folder holds other things, a run for example: its manifest would be lost."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+    except ArtifactError:  # none, or a damaged one, which is written anew
+        manifest = {}
+    if isinstance(manifest, dict) and manifest.get("kind") == KIND:
+        return
+    known = {*BENCHMARKS, *(() if manifest else (MANIFEST,))}
+    strays = [path.name for path in sorted(folder.glob("[!.]*")) if path.name not in known]
+    if strays:
+        raise EvaluationError(
+            f"--out: {folder} holds '{strays[0]}', which isn't of this command's making: choose a folder of its own"
+        )
 
 
 def refuse_other(folder: Path, want: Wanted, found: Source | None) -> None:
@@ -181,15 +202,34 @@ def mirror_rows(want: Wanted, cache: Path) -> tuple[Any, None]:
 
 
 def check_schema(want: Wanted, items: Path, cache: Path) -> None:
-    """Raises EvaluationError where the stock task's own functions can't make requests of the rows."""
+    """Raises EvaluationError where a field is empty, or the stock task's own functions can't make requests of a row.
+
+    A field that no row has would stand in prompts as the word "None". What fields there are, the demo's items say.
+    """
+    import pyarrow.parquet
+
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a progress bar for a few items
             task = redirected([local_source(want.task, items, cache / "check")])[want.task]
-            task.build_all_requests(limit=8, rank=0, world_size=1)
+            task.build_all_requests(rank=0, world_size=1)
+        check_fields(want.task, pyarrow.parquet.read_table(items))
     except Exception as error:  # Jinja's, and whatever functions of lm-eval's tasks raise on unknown rows
         raise EvaluationError(
             f"the data set {want.name} isn't in the schema that lm-eval's task '{want.task}' reads "
             f"({cause(error)}): take the hub's own, at a revision that fits lm-eval "
             f"{importlib.metadata.version('lm-eval')}"
         ) from error
+
+
+def check_fields(task: str, rows: "pyarrow.Table") -> None:
+    """Raises ValueError, naming the field, where rows lack one that the task's schema has."""
+    for field in ["page"] if task == "wikitext" else demo_fields(task):
+        empty = rows[field].null_count if field in rows.column_names else rows.num_rows
+        if empty:
+            raise ValueError(f"{empty:,} of {rows.num_rows:,} rows have no '{field}'")
+
+
+def demo_fields(task: str) -> list[str]:
+    with (DEMO_ITEMS / f"{task}.jsonl").open(encoding="utf-8") as file:
+        return list(json.loads(file.readline()))

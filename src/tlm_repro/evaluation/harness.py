@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 from tlm_repro.errors import EvaluationError, TLMError
 from tlm_repro.evaluation.benchmark_data import load_tasks, provenance
 from tlm_repro.evaluation.benchmarks import benchmark
-from tlm_repro.evaluation.kept import Kept
+from tlm_repro.evaluation.kept import NOTHING_KEPT, Kept
 from tlm_repro.evaluation.needle_samples import tokenizer_hash
 from tlm_repro.evaluation.progress import plain_progress
 from tlm_repro.evaluation.scoring import UNUSABLE, Metric, Scores, summarise
-from tlm_repro.spec import ZeroShotSpec
+from tlm_repro.spec import RopeScaling, ZeroShotSpec
 
 if TYPE_CHECKING:
     from tlm_repro.data.corpora import Document
     from tlm_repro.evaluation.language_model import CausalLM
-
-NOTHING_KEPT = Kept(folder=None, identity={})
 
 
 def zero_shot(
@@ -52,34 +50,21 @@ def zero_shot(
 
     Raises:
         EvaluationError: an unknown task, another version of the items, a data set that can't be had, no held-out
-            document, or a score that isn't finite. Where a task fails the others are scored before it is raised.
+            document, a max_length beyond the model's learned positions, or a score that isn't finite. Where a task
+            fails the others are scored before it is raised.
     """
     from tlm_repro.evaluation.language_model import CausalLM
+    from tlm_repro.evaluation.rope import check_length
 
+    check_length(model, spec.max_length, RopeScaling())
     # Its warnings repeat for every run and request: metrics with default aggregation, a model passed as an object.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     lm = CausalLM(model, tokenizer, max_length=spec.max_length, batch_size=batch_size)
     items = provenance(spec, benchmarks=benchmarks)
     about = {"tokenizer": tokenizer_hash(tokenizer), "bos_policy": lm.bos_policy}
     with tempfile.TemporaryDirectory(prefix="tlm-items-") as folder, plain_progress(sys.stderr):
-        tasks = Tasks(spec, held_out, benchmarks, Path(folder))
-        done: dict[str, Any] = {}
-        failures: dict[str, Exception] = {}
-        for task in spec.tasks:
-            one = spec.model_copy(update={"tasks": (task,)})
-            key = {"spec": one.canonical(), "items": items_of(items, task), **about}
-            part = kept.get(task, key)
-            if part is None:
-                try:
-                    part = scored(lm, task, tasks)
-                except Exception as error:  # of lm-eval, datasets or torch: the other tasks can still be done
-                    failures[task] = error
-                    tell(task, error)
-                    continue
-                kept.put(task, key, part)
-            done[task] = part
-    if failures:
-        raise failed(failures, done, kept)
+        keys: dict[str, dict[str, Any]] = {task: {**about, "items": items_of(items, task)} for task in spec.tasks}
+        done = all_scored(lm, Tasks(spec, held_out, benchmarks, Path(folder)), kept, keys)
     metrics = {column: Metric(**values) for part in done.values() for column, values in part["metrics"].items()}
     details = {
         **items,
@@ -107,6 +92,30 @@ class Tasks:
             one = self.spec.model_copy(update={"tasks": (task,)})
             self.loaded |= load_tasks(one, held_out=(), benchmarks=None, folder=self.folder)
         return self.loaded[task]
+
+
+def all_scored(lm: "CausalLM", tasks: Tasks, kept: Kept, keys: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Each task's part, kept or scored now. Raises EvaluationError for all that fail, once the others are there.
+
+    `keys`: what a task's numbers depend on beside its spec, the model and the libraries.
+    """
+    done: dict[str, Any] = {}
+    failures: dict[str, Exception] = {}
+    for task in tasks.spec.tasks:
+        key = {"spec": tasks.spec.model_copy(update={"tasks": (task,)}).canonical(), **keys[task]}
+        part = kept.get(task, key)
+        if part is None:
+            try:
+                part = scored(lm, task, tasks)
+            except Exception as error:  # of lm-eval, datasets or torch: the other tasks can still be done
+                failures[task] = error
+                tell(task, error)
+                continue
+            kept.put(task, key, part)
+        done[task] = part
+    if failures:
+        raise failed(failures, done, kept)
+    return done
 
 
 def scored(lm: "CausalLM", task: str, tasks: Tasks) -> dict[str, Any]:

@@ -46,6 +46,9 @@ class Kept:
         return {**key, "identity": self.identity, "versions": versions()}
 
 
+NOTHING_KEPT = Kept(folder=None, identity={})
+
+
 def part_file(folder: Path, name: str, key: dict[str, Any]) -> Path:
     return folder / f"{name}-{fingerprint(key)}.json"
 

@@ -1,15 +1,18 @@
 """Needle in a haystack: one model's scores by task, length and depth (paper Appendix A; RULER, arXiv 2404.06654)."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from tlm_repro.artifacts import fingerprint
 from tlm_repro.errors import ArtifactError, EvaluationError
-from tlm_repro.evaluation.needle_samples import NeedleSample, cell, read_samples, tokenizer_hash
-from tlm_repro.evaluation.needle_scores import summarise, wilson
+from tlm_repro.evaluation.kept import NOTHING_KEPT, Kept
+from tlm_repro.evaluation.needle_samples import NeedleSample, cell, opened_samples, read_samples, tokenizer_hash
+from tlm_repro.evaluation.needle_scores import summarise
 from tlm_repro.evaluation.progress import plain_progress
 from tlm_repro.evaluation.scoring import Scores
+from tlm_repro.intervals import wilson
 from tlm_repro.spec import NeedleSpec, RopeScaling
 
 if TYPE_CHECKING:
@@ -18,12 +21,14 @@ if TYPE_CHECKING:
 
 
 def check_needle(spec: NeedleSpec, context: "Context") -> None:
-    """Raises EvaluationError where the samples that the spec asks for aren't given."""
+    """Raises EvaluationError where no samples are given, and ArtifactError where they aren't those of the spec."""
     if spec.generator == "own" and context.inputs.samples is None:
         raise EvaluationError(
             "suite 'niah' reads samples: make them with tlm-repro needle-samples and pass their manifest.json as "
             "--samples, or set generator: lm_eval"
         )
+    if spec.generator == "own" and context.inputs.samples is not None:
+        opened_samples(context.inputs.samples, spec.samples)
 
 
 def score_needle(model: Any, tokenizer: Any, spec: NeedleSpec, context: "Context") -> Scores:
@@ -33,27 +38,29 @@ def score_needle(model: Any, tokenizer: Any, spec: NeedleSpec, context: "Context
         ArtifactError: the samples are others than the spec's, or were made with another tokenizer than the model's.
         EvaluationError: the model can't read such lengths, or its positions can't be scaled as asked.
     """
+    inputs = context.inputs
     if spec.generator == "lm_eval":
-        from tlm_repro.evaluation.needle_lm_eval import stock_needles
+        from tlm_repro.evaluation.needle_lm_eval import stock_samples
 
-        samples, answers, scaling = stock_needles(model, tokenizer, spec, batch_size=context.inputs.batch_size)
-        source: dict[str, Any] = {"samples": None}
+        samples, made = stock_samples(tokenizer, spec.samples), None
     else:
-        if context.inputs.samples is None:
+        if inputs.samples is None:
             raise EvaluationError("no samples are given: pass their manifest.json as --samples")
-        manifest, samples = read_samples(context.inputs.samples, spec.samples)
+        manifest, samples = read_samples(inputs.samples, spec.samples)
         check_tokenizer(manifest, tokenizer)
-        source = {"samples": manifest.id}
-        with plain_progress(sys.stderr):
-            answers, scaling = ask(
-                model,
-                tokenizer,
-                samples,
-                new_tokens=spec.samples.generated_tokens,
-                scaling=spec.rope_scaling,
-                batch_size=context.inputs.batch_size,
-            )
-    return scores(model, tokenizer, spec, samples, answers, scaling, source | {"batch_size": context.inputs.batch_size})
+        made = manifest.id
+    with plain_progress(sys.stderr):
+        answers, scaling = ask(
+            model,
+            tokenizer,
+            samples,
+            new_tokens=spec.samples.generated_tokens,
+            scaling=spec.rope_scaling,
+            batch_size=inputs.batch_size,
+            kept=context.kept,
+        )
+    source = {"samples": made, "batch_size": inputs.batch_size}
+    return scores(model, tokenizer, spec, samples, answers, scaling, source)
 
 
 def scores(
@@ -105,10 +112,12 @@ def ask(
     new_tokens: int,
     scaling: RopeScaling,
     batch_size: int,
+    kept: Kept = NOTHING_KEPT,
 ) -> tuple[list[str], dict[str, Any]]:
     """The model's answers in the samples' order, and how its positions were scaled at each length.
 
-    Samples of one length are asked together, the longest lengths first.
+    Samples of one task and length are asked together, the longest lengths first; their answers are kept as soon as all
+    are there.
     """
     from tlm_repro.evaluation.answers import Question, answer, progress_bar
     from tlm_repro.evaluation.rope import check_length, scaled
@@ -116,15 +125,23 @@ def ask(
     check_length(model, max(sample.length for sample in samples), scaling)
     answers = [""] * len(samples)
     done: dict[str, Any] = {}
-    order = sorted(range(len(samples)), key=lambda number: -samples[number].length)
+    cells: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for number, sample in enumerate(samples):
+        cells[sample.length, sample.task].append(number)
+    about = {"tokenizer": tokenizer_hash(tokenizer), "new_tokens": new_tokens, "scaling": scaling.canonical()}
     with progress_bar(len(samples)) as bar:
-        for length, group in groupby(order, key=lambda number: samples[number].length):
-            numbers = list(group)
+        for (length, task), numbers in sorted(cells.items(), key=lambda cell: -cell[0][0]):
             questions = [Question(encoded(tokenizer, samples[number]), samples[number].values) for number in numbers]
+            key = {"questions": fingerprint([[question.ids, question.values] for question in questions], 16), **about}
             with scaled(model, scaling, length) as done[str(length)]:
-                given = answer(
-                    model, tokenizer, questions, new_tokens=new_tokens, batch_size=batch_size, done=bar.update
-                )
+                given = kept.get(cell(task, length), key)
+                if given is None:
+                    given = answer(
+                        model, tokenizer, questions, new_tokens=new_tokens, batch_size=batch_size, done=bar.update
+                    )
+                    kept.put(cell(task, length), key, given)
+                else:
+                    bar.update(len(numbers))
             for number, text in zip(numbers, given, strict=True):
                 answers[number] = text
     return answers, {"kind": scaling.kind, "lengths": done}

@@ -17,44 +17,30 @@ from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.needle_samples import NeedleSample
 from tlm_repro.evaluation.needle_tasks import NEEDLE_TASKS
 from tlm_repro.evaluation.progress import plain_progress
-from tlm_repro.spec import NeedleSpec, NeedleTaskName
+from tlm_repro.spec import NeedleSamplesSpec, NeedleTaskName
 
 RANDOM_SEED = 1234  # lm-eval's own default
 
 
-def stock_needles(
-    model: Any, tokenizer: Any, spec: NeedleSpec, *, batch_size: int
-) -> tuple[list[NeedleSample], list[str], dict[str, Any]]:
-    """lm-eval's prompts, the model's answers to them, and how its positions were scaled.
-
-    Answers are generated as for this project's own prompts, which gives what lm-eval's generation gives.
+def stock_samples(tokenizer: Any, spec: NeedleSamplesSpec) -> list[NeedleSample]:
+    """lm-eval's prompts of each task and length, as samples: asked in the same way, they get lm-eval's answers.
 
     Raises:
         EvaluationError: a task's data can't be had, or more samples are asked for than lm-eval makes.
     """
-    from tlm_repro.evaluation.needle import ask
-
-    if spec.samples.samples > LM_EVAL_SAMPLES:
+    if spec.samples > LM_EVAL_SAMPLES:
         raise EvaluationError(
-            f"lm-eval makes {LM_EVAL_SAMPLES} samples of a task at a length, {spec.samples.samples} are asked for: "
+            f"lm-eval makes {LM_EVAL_SAMPLES} samples of a task at a length, {spec.samples} are asked for: "
             "ask for fewer, or set generator: own"
         )
-    samples: list[NeedleSample] = []
     with tempfile.TemporaryDirectory(prefix="tlm-tokenizer-") as folder, plain_progress(sys.stderr):
         tokenizer.save_pretrained(folder)
-        for task in spec.samples.tasks:
-            for length in spec.samples.lengths:
-                documents = stock_documents(task, length, folder)[: spec.samples.samples]
-                samples += [sample(task, length, document, tokenizer) for document in documents]
-        answers, scaling = ask(
-            model,
-            tokenizer,
-            samples,
-            new_tokens=spec.samples.generated_tokens,
-            scaling=spec.rope_scaling,
-            batch_size=batch_size,
-        )
-    return samples, answers, scaling
+        return [
+            sample(task, length, document, tokenizer)
+            for task in spec.tasks
+            for length in spec.lengths
+            for document in stock_documents(task, length, folder)[: spec.samples]
+        ]
 
 
 def stock_documents(task: NeedleTaskName, length: int, tokenizer: str) -> list[dict[str, Any]]:

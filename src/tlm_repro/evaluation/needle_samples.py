@@ -7,6 +7,7 @@ their order matters.
 
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,7 @@ GENERATOR_VERSION = 1
 # Nominal depths 0, 0.1 … 1. Sample i takes level 5 + 4i modulo 11: any few in a row are spread over all the depths.
 LEVELS, FIRST_LEVEL, STRIDE = 11, 5, 4
 LISTS = ("keys", "values", "depths")
+PRODUCT = re.compile(rf"manifest\.json|({'|'.join(NEEDLE_TASKS)})_\d+\.parquet")  # files of the folder of samples
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,9 @@ def cell(task: str, length: int) -> str:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """The same for equal tokenizers, wherever they were loaded from."""
-    return fingerprint(json.loads(tokenizer.backend_tokenizer.to_str()), length=16)
+    """The same for equal tokenizers, wherever they were loaded from, and whether or not they pad or cut."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    return fingerprint({**state, "padding": None, "truncation": None}, length=16)
 
 
 def write_samples(
@@ -184,8 +187,12 @@ def write_samples(
 
     Raises:
         EvaluationError: another version of the generator is asked for, or a sample can't be made.
+        ConfigError: the folder holds something else, which would be lost.
     """
     import pandas as pd
+
+    folder = folder.resolve()  # "." has no name to be replaced by
+    refuse_other(folder)
 
     if spec.version != GENERATOR_VERSION:
         raise EvaluationError(
@@ -221,6 +228,29 @@ def write_samples(
     return read_manifest(folder / "manifest.json", kind="samples")
 
 
+def refuse_other(folder: Path) -> None:
+    """Raises ConfigError where the folder, which is replaced as a whole, holds more than samples."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out: {folder} is a file: name a manifest.json in a folder of its own")
+    for path in sorted(folder.glob("[!.]*")):
+        if not PRODUCT.fullmatch(path.name):
+            raise ConfigError(
+                f"--out: {folder} is replaced as a whole and holds '{path.name}', which isn't of this command's "
+                "making: name a manifest.json in a folder of its own"
+            )
+
+
+def opened_samples(manifest: Path, spec: NeedleSamplesSpec) -> Manifest:
+    """The manifest of whole files of the samples that `spec` asks for. Raises ArtifactError as `read_samples`."""
+    found = read_manifest(manifest, kind="samples", verify="sha256")
+    if found.id != spec.name:
+        raise ArtifactError(
+            f"{manifest} holds the samples {found.id}, the evaluation asks for {spec.name}: pass those, or make them "
+            "with tlm-repro needle-samples"
+        )
+    return found
+
+
 def read_samples(manifest: Path, spec: NeedleSamplesSpec) -> tuple[Manifest, list[NeedleSample]]:
     """The samples that `spec` asks for.
 
@@ -229,12 +259,7 @@ def read_samples(manifest: Path, spec: NeedleSamplesSpec) -> tuple[Manifest, lis
     """
     import pandas as pd
 
-    found = read_manifest(manifest, kind="samples", verify="sha256")
-    if found.id != spec.name:
-        raise ArtifactError(
-            f"{manifest} holds the samples {found.id}, the evaluation asks for {spec.name}: pass those, or make them "
-            "with tlm-repro needle-samples"
-        )
+    found = opened_samples(manifest, spec)
     samples = []
     for task in spec.tasks:
         for length in spec.lengths:
@@ -288,5 +313,5 @@ def external_tokenizer(model: str) -> Any:
     options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})
     try:
         return AutoTokenizer.from_pretrained(str(spec.path), **options)
-    except (OSError, ValueError) as error:
+    except pretrained.UNREADABLE as error:
         raise pretrained.unreachable(spec, error) from error

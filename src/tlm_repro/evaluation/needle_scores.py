@@ -1,34 +1,18 @@
-"""Scores of needle-in-a-haystack answers, as RULER counts them, with Wilson's intervals. No torch here."""
+"""Scores of needle-in-a-haystack answers, as RULER counts them, by task, length and depth. No torch here."""
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from scipy.stats import norm
-
 from tlm_repro.evaluation.needle_samples import NeedleSample, cell
 from tlm_repro.evaluation.scoring import Metric
-
-CONFIDENCE = 0.95
 
 
 def found(answer: str, values: Sequence[str]) -> list[bool]:
     """Which of the values stand in the answer, whatever their case: RULER's `string_match_all`, value by value."""
     answer = answer.lower()
     return [value.lower() in answer for value in values]
-
-
-def wilson(share: float, items: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Wilson's score interval (1927) of a share of `items` samples.
-
-    With partial credit a sample's score lies between 0 and 1. Its variance is then p(1 − p) at most, so the interval
-    covers at least what it says.
-    """
-    z = float(norm.ppf(0.5 + confidence / 2))
-    centre = (share + z * z / (2 * items)) / (1 + z * z / items)
-    half = z / (1 + z * z / items) * math.sqrt(share * (1 - share) / items + z * z / (4 * items * items))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def mean_metric(scores: Sequence[float]) -> Metric:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from torch.nn import Embedding
+
 from tlm_repro.errors import EvaluationError
 from tlm_repro.spec import RopeScaling
 
+SPARE_POSITIONS = 8  # OPT's table has two rows more than positions
 RULES = {"linear": "linear", "ntk": "dynamic", "yarn": "yarn"}
 
 
@@ -23,10 +26,10 @@ def training_length(model: Any) -> int | None:
 def check_length(model: Any, longest: int, scaling: RopeScaling) -> None:
     """Raises EvaluationError where the model has no positions for `longest` tokens, or no rotations to scale."""
     known, rotary = training_length(model), has_rotary(model)
-    if not rotary and not is_ours(model) and known is not None and longest > known:
+    if known is not None and longest > known and learned_positions(model, known):
         raise EvaluationError(
-            f"the model has learned positions for {known} tokens, and samples of {longest} are asked for: give lengths "
-            f"up to {known}"
+            f"the model has learned positions for {known} tokens, {longest} are asked for: give lengths (niah) and a "
+            f"max_length (zero_shot) up to {known}"
         )
     if scaling.kind == "none":
         return
@@ -111,6 +114,13 @@ def changed(module: Any, frequencies: Any, magnitude: float) -> Iterator[None]:
         yield
     finally:
         module.inv_freq, module.attention_scaling = before
+
+
+def learned_positions(model: Any, known: int) -> bool:
+    """Whether a table of embeddings beside the tokens' has a row a position, a few more at most."""
+    words = model.get_input_embeddings()
+    tables = [module for module in model.modules() if isinstance(module, Embedding) and module is not words]
+    return any(known <= table.num_embeddings <= known + SPARE_POSITIONS for table in tables)
 
 
 def rotary_modules(model: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tlm_repro.artifacts import Manifest, fingerprint, read_manifest, sha256_file
+from tlm_repro.evaluation.training_curve import METRICS
 from tlm_repro.models.accounting import forward_flops, parameters, training_flops
 from tlm_repro.spec import RunSpec
 
@@ -16,7 +17,8 @@ class Subject:
 
     `identity` changes whenever a weight or the tokenizer may have: partial results are kept under it. `block` is what
     the evaluation file says of the model: `run` and `model` for a run of ours, `external` for any other. `run` is None
-    for the latter. `load` takes a device and gives (model in evaluation mode, tokenizer).
+    for the latter, as is `metrics`, the run's rows by step. `load` takes a device and gives (model in evaluation mode,
+    tokenizer).
     """
 
     name: str
@@ -24,6 +26,7 @@ class Subject:
     block: dict[str, Any]
     run: RunSpec | None
     load: Callable[[str], tuple[Any, Any]]
+    metrics: Path | None = None
 
 
 def subject(model: str) -> Subject:
@@ -55,6 +58,7 @@ def of_run(manifest: Manifest) -> Subject:
         block={"run": {"id": manifest.id, **run.labels.canonical()}, "model": model_facts(run)},
         run=run,
         load=lambda device: pretrained.run(manifest, device=device),
+        metrics=manifest.folder / METRICS if METRICS in manifest.files else None,
     )
 
 

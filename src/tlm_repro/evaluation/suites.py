@@ -16,6 +16,7 @@ from tlm_repro.evaluation.kept import Kept
 from tlm_repro.evaluation.needle import check_needle, score_needle
 from tlm_repro.evaluation.scoring import Metric, Scores
 from tlm_repro.evaluation.subject import Subject, subject
+from tlm_repro.evaluation.training_curve import training_curve
 from tlm_repro.spec import NeedleSpec, Spec, ValidationSpec, ZeroShotSpec
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = N
     suite.check(spec, context)
     decoder, tokenizer = found.load(device)
     metrics, details = suite.scores(decoder, tokenizer, spec, context)
+    if name == "validation" and found.metrics is not None:
+        details = {**details, "curve": training_curve(found.metrics)}
     return {
         "schema": SCHEMA,
         "kind": "evaluation",

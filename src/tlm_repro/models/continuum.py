@@ -97,6 +97,8 @@ class FastLevel(Level):
     open.
     """
 
+    steered_by_data = True
+
     def __init__(self, model_width: int, width: int, options: HopeOptions, layer: int, level: int) -> None:
         super().__init__(model_width, width)
         self.chunk = options.periods[level]

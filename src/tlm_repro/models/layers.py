@@ -5,8 +5,7 @@ Shapes: B batch, T time, D model width, H heads, E head width, F feed-forward wi
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -76,18 +75,29 @@ class Context:
     rotary: Tensor
     padding: Tensor | None = None
     make_mask: Callable[[], Tensor | None] = unmasked
+    _masks: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    @cached_property
+    @property
     def mask(self) -> Tensor | None:
         """(1 or B, 1, T, keys), True where a query may see a key; None: plain causal attention."""
-        return self.make_mask()
+        # Kept for the other layers. Not a cached_property: torch.compile can't enter the lock of Python 3.11's.
+        if self._masks:
+            return self._masks[0]
+        mask = self.make_mask()
+        if mask is not None:
+            self._masks.append(mask)
+        return mask
 
 
 def rotate(heads: Tensor, rotary: Tensor) -> Tensor:
     """Turns each pair of channels of `heads` (B, T, H, E) by its position's rotation, in fp32 at least."""
-    wide = heads.to(torch.promote_types(heads.dtype, torch.float32))
-    turned = torch.view_as_complex(wide.unflatten(-1, (-1, 2))) * rotary
-    return torch.view_as_real(turned).flatten(-2).to(heads.dtype)
+    wide = heads.to(torch.promote_types(heads.dtype, torch.float32)).unflatten(-1, (-1, 2))
+    if torch.compiler.is_compiling():  # it makes no code for complex numbers
+        (real, imaginary), (cos, sin) = wide.unbind(-1), torch.view_as_real(rotary).unbind(-1)
+        turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1)
+    else:
+        turned = torch.view_as_real(torch.view_as_complex(wide) * rotary)
+    return turned.flatten(-2).to(heads.dtype)
 
 
 class SwiGLU(nn.Module):

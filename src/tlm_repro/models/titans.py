@@ -30,6 +30,8 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "sigmoid": torch
 class Titans(nn.Module, ABC):
     """What the three variants share: a state in the cache, rows of padded batches one by one."""
 
+    steered_by_data = True
+
     def __init__(self, config: TLMConfig, index: int) -> None:
         super().__init__()
         self.index = index

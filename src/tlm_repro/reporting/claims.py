@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tlm_repro.artifacts import write_json, write_text
-from tlm_repro.reporting import results as sources
+from tlm_repro.reporting import published as sources
 from tlm_repro.reporting import rules
 from tlm_repro.reporting.results import NOT_PUBLISHED, Novelty, Results, View
 from tlm_repro.reporting.rules import Evidence
@@ -89,7 +89,7 @@ ENTRIES = (
         "Section 1, Equation 7",
         rules.equal_budgets,
         paper="equal by construction",
-        experiments=("motivation", "sweep", "main"),
+        experiments=rules.PAPER_EXPERIMENTS,
     ),
 )
 

@@ -22,6 +22,7 @@ app = typer.Typer()
 
 Out = Annotated[Path, typer.Option("--out", help="File to write; others of the same name go beside it.")]
 ViewText = Annotated[str, typer.Option("--view", help="The experiment and its cells, as JSON.")]
+ViewsText = Annotated[str, typer.Option("--views", help="The experiments, as a JSON list.")]
 Files = Annotated[list[Path], typer.Argument(help="Evaluation and novelty files.")]
 Toy = Annotated[bool, typer.Option("--toy/--no-toy", help="Whether our runs are at toy scale.")]
 
@@ -29,8 +30,13 @@ FIGURE_CAPTIONS = {
     "motivation": "Figure 2: validation loss by where the width lies, at one budget.",
     "sweep": "Table 1 as curves: validation loss against the width ratio of each schedule.",
     "allocation": "Figure 3: MLP width of each layer; every allocation spends exactly the same budget.",
+    "allocations": "Other published allocations at the same budget: widths by layer, and loss less uniform's.",
+    "scaling": "Gain over uniform by the taper's ratio, with a quadratic fit and its best ratio, and by model size.",
+    "curves": "Training loss over tokens and FLOPs, tapered beside uniform, and their difference: who leads when.",
     "novelty": "Figure 4: cosine similarity of what a layer adds with what it received, over depth.",
+    "novelty-pairs": "Layer novelty of tapered beside uniform models after training, and the norm of what MLPs add.",
 }
+TRENDS = ("scaling", "curves")
 NEEDLE_CAPTION = "Needle-in-a-haystack: the share of the needles found, by depth in the text and its length."
 
 
@@ -56,19 +62,22 @@ def scores(files: Files) -> None:
 
 @app.command()
 def novelty_table(toy: Toy, out: Out, files: Files) -> None:
-    """Writes Figure 4's numbers as CSV, Markdown and LaTeX."""
-    from tlm_repro.reporting import formats, tables
+    """Writes Figure 4's numbers (`novelty`), or tapered beside uniform (`novelty-pairs`): as --out is called."""
+    from tlm_repro.reporting import formats
 
-    formats.write("novelty", tables.novelty(_novelty(files), toy=toy), out.parent)
+    frames = _novelty_frames(_novelty(files), toy=toy)
+    if out.stem not in frames:
+        raise ConfigError(f"--out {out}: these files make {' and '.join(frames)}, no '{out.stem}': name one of them")
+    formats.write(out.stem, frames[out.stem], out.parent)
 
 
 @app.command()
 def figure(view: ViewText, out: Out, files: Files) -> None:
     """Draws an experiment's figure as PNG, PDF and SVG."""
-    from tlm_repro.reporting import figures, style
+    from tlm_repro.reporting import allocations, figures, style
 
     experiment = _view(view)
-    drawings = {"motivation": figures.motivation, "sweep": figures.sweep}
+    drawings = {"motivation": figures.motivation, "sweep": figures.sweep, "allocations": allocations.figure}
     if experiment.experiment not in drawings:
         raise ConfigError(f"--view: experiment '{experiment.experiment}' has no figure; {', '.join(drawings)} have one")
     draw = drawings[experiment.experiment]
@@ -77,10 +86,27 @@ def figure(view: ViewText, out: Out, files: Files) -> None:
 
 @app.command()
 def novelty_figure(toy: Toy, out: Out, files: Files) -> None:
-    """Draws Figure 4."""
-    from tlm_repro.reporting import figures, style
+    """Draws Figure 4 (`novelty`), or tapered beside uniform (`novelty-pairs`): as --out is called."""
+    from tlm_repro.reporting import figures, novelty_pairs, style
 
-    style.save(figures.novelty(_novelty(files), toy=toy), out.with_suffix(""))
+    draw = novelty_pairs.figure if out.stem == "novelty-pairs" else figures.novelty
+    style.save(draw(_novelty(files), toy=toy), out.with_suffix(""))
+
+
+@app.command()
+def trend_table(views: ViewsText, out: Out, files: Files) -> None:
+    """Writes the table of a trend over experiments (`scaling`, `curves`), as --out is called."""
+    from tlm_repro.reporting import formats
+
+    formats.write(out.stem, _trend(out.stem).table(_results(files), _views(views)), out.parent)
+
+
+@app.command()
+def trend_figure(views: ViewsText, out: Out, files: Files) -> None:
+    """Draws a trend over experiments (`scaling`, `curves`), as --out is called."""
+    from tlm_repro.reporting import style
+
+    style.save(_trend(out.stem).figure(_results(files), _views(views)), out.with_suffix(""))
 
 
 @app.command()
@@ -153,7 +179,7 @@ def report(
 ) -> None:
     """Writes the report: one page that opens without a network."""
     from tlm_repro.reporting import claims as ledger
-    from tlm_repro.reporting import formats, needle, tables
+    from tlm_repro.reporting import needle, sheets
     from tlm_repro.reporting import report as page
 
     settings = json.loads(config)
@@ -163,15 +189,18 @@ def report(
     for view in experiments:
         if view.experiment == "main" and needle.measured(results):
             frames["niah"] = needle.table(results, view, _needles(files))
+    for name in TRENDS:
+        frame = _trend(name).table(results, {view.experiment: view for view in experiments})
+        frames |= {} if frame.empty else {name: frame}
     if measured:
-        frames["novelty"] = tables.novelty(measured, toy=settings["toy"])
+        frames |= _novelty_frames(measured, toy=settings["toy"])
     text = page.render(
         title="Tapered Language Models, reproduced",
         config=settings["name"],
         toy=settings["toy"],
         claims=ledger.judge(results, experiments, measured),
         figures=[page.Figure.read(path, _caption(path.stem)) for path in figures],
-        tables=[formats.SHEETS[name](name, frame) for name, frame in frames.items()],
+        tables=[sheets.SHEETS[name](name, frame) for name, frame in frames.items()],
         configuration=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100),
         environment=_environment(files),
         links=_links(frames, figures, out.parent),
@@ -188,6 +217,21 @@ def _view(text: str) -> "View":
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole text"
         raise ConfigError(f"--view: {where}: {first['msg']}: pass the experiment as the workflow does") from None
+
+
+def _views(text: str) -> "dict[str, View]":
+    """Experiment → view, from a JSON list of them."""
+    return {view.experiment: view for view in (_view(json.dumps(item)) for item in json.loads(text))}
+
+
+def _trend(name: str) -> Any:
+    """The module with `table` and `figure` of a trend. Raises ConfigError for a name that has none."""
+    from tlm_repro.reporting import curves, scaling
+
+    trends = {"scaling": scaling, "curves": curves}
+    if name not in trends:
+        raise ConfigError(f"--out: no trend is called '{name}'; {', '.join(trends)} are")
+    return trends[name]
 
 
 def _of_kind(files: Sequence[Path], kind: str) -> list[Path]:
@@ -225,10 +269,19 @@ def _caption(figure: str) -> str:
 
 
 def _frame(view: "View", results: "Results") -> "pd.DataFrame":
-    from tlm_repro.reporting import tables
+    from tlm_repro.reporting import allocations, tables
 
-    make = {"motivation": tables.motivation, "sweep": tables.sweep, "main": tables.main}[view.experiment]
-    return make(results, view)
+    make = {"motivation": tables.motivation, "sweep": tables.sweep, "main": tables.main}
+    return {**make, "allocations": allocations.table}[view.experiment](results, view)
+
+
+def _novelty_frames(measured: "Sequence[Novelty]", *, toy: bool) -> "dict[str, pd.DataFrame]":
+    """Table → frame; that of the pairs only where there is one."""
+    from tlm_repro.reporting import novelty_pairs, tables
+
+    frames = {"novelty": tables.novelty(measured, toy=toy)}
+    pairs = novelty_pairs.table(measured, toy=toy)
+    return frames if pairs.empty else {**frames, "novelty-pairs": pairs}
 
 
 def _environment(files: Sequence[Path]) -> dict[str, str]:

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.reporting.results import LOSS_RESOLUTION, Novelty, published_loss, reference, shape
+from tlm_repro.reporting.published import LOSS_RESOLUTION, published_loss, reference
+from tlm_repro.reporting.results import Novelty, shape
 from tlm_repro.reporting.style import (
     LINES,
     MARKERS,
@@ -39,6 +40,8 @@ RATIOS = ((1.25, 0.75), (1.375, 0.625), (1.5, 0.5), (1.625, 0.375), (1.75, 0.25)
 MAIN_RATIO = (1.5, 0.5)
 APART = 0.012  # between lines, in units of the ratio: error bars at one ratio don't hide each other
 RHO = {"mlp": r"$\rho_{\mathrm{MLP}}$", "block": r"$\rho_{\mathrm{block}}$"}
+SYMBOLS = {**RHO, "norm_ratio": r"$\|\mathrm{MLP}\|/\|h\|$"}
+LABELS = {**{kind: f"{rho}, mean cosine" for kind, rho in RHO.items()}, "norm_ratio": f"{SYMBOLS['norm_ratio']}, mean"}
 R_NOTE = "r: with depth, without the pale first and last layer"
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
 
@@ -211,6 +214,8 @@ def by_layer(
 def novelty(measurements: Sequence[Novelty], *, toy: bool) -> Figure:
     """Figure 4: ρ_MLP and ρ_block over relative depth, pretrained models above our runs, r of each in the legend.
 
+    A third panel has ‖MLP‖ / ‖h‖, where the files do.
+
     Runs that differ in their seed alone are averaged. The first and the last layer, which r leaves out, are pale. `toy`
     says that our runs are at toy scale; pretrained models never are.
     """
@@ -221,14 +226,18 @@ def novelty(measurements: Sequence[Novelty], *, toy: bool) -> Figure:
     drawn = {title: profiles(items) for title, items in kinds.items() if items}
     with theme():
         runs = any(item.model.run for item in measurements)
-        figure = blank(11, 3.6 * max(1, len(drawn)) + 0.4, toy=toy and runs)
-        grid = figure.subplots(max(1, len(drawn)), 2, squeeze=False, sharex=True)
-        for pair, (title, table) in zip(grid, drawn.items(), strict=False):
-            for axes, kind in zip(pair, RHO, strict=True):
+        kinds_drawn = [kind for kind in LABELS if any(getattr(item, kind) for item in measurements)] or list(RHO)
+        width = 11 if len(kinds_drawn) == len(RHO) else 14.5
+        figure = blank(width, 3.6 * max(1, len(drawn)) + 0.4, toy=toy and runs)
+        grid = figure.subplots(max(1, len(drawn)), len(kinds_drawn), squeeze=False, sharex=True)
+        for row, (title, table) in zip(grid, drawn.items(), strict=False):
+            for axes, kind in zip(row, kinds_drawn, strict=True):
                 by_depth(axes, table[table["kind"] == kind])
-                axes.set_title(f"{title}: {RHO[kind]}")
-                axes.set_ylabel(f"{RHO[kind]}, mean cosine")
-            legend = pair[1].legend(*pair[0].get_legend_handles_labels(), title=R_NOTE, handlelength=3, **BESIDE)
+                axes.set_title(f"{title}: {SYMBOLS[kind]}")
+                axes.set_ylabel(LABELS[kind])
+                if kind == "norm_ratio":
+                    axes.set_yscale("log")
+            legend = row[-1].legend(*row[0].get_legend_handles_labels(), title=R_NOTE, handlelength=3, **BESIDE)
             legend.get_title().set_fontsize(8)
         for axes in grid[-1]:
             axes.set_xlabel("relative depth $l/(L-1)$")
@@ -247,8 +256,9 @@ def profiles(measurements: Sequence[Novelty]) -> pd.DataFrame:
         name = f"{architecture_title(group)} {scale}, {variant}" if scale else group
         seeds = f" ({len(items)} seeds)" if len(items) > 1 else ""
         same = {"group": f"{group} {scale}", "variant": variant, "legend": f"{name}{seeds}\n{correlations(items)}"}
-        for kind in RHO:
-            for layer, (mean, stderr) in enumerate(averages(items, kind)):
+        for kind in LABELS:
+            having = [item for item in items if getattr(item, kind)]
+            for layer, (mean, stderr) in enumerate(averages(having, kind)):
                 depth = layer / max(1, items[0].model.layers - 1)
                 rows.append({**same, "kind": kind, "depth": depth, "mean": mean, "stderr": stderr})
     return pd.DataFrame(rows)
@@ -280,7 +290,8 @@ def correlations(items: Sequence[Novelty]) -> str:
 def by_depth(axes: Axes, table: pd.DataFrame) -> None:
     """Lines over depth: a colour an architecture and scale, a line style an allocation."""
     models, variants = list(dict.fromkeys(table["group"])), list(dict.fromkeys(table["variant"]))
-    axes.axhline(0, color=LEVEL_COLOUR, linewidth=0.8, zorder=0)
+    if not (table["kind"] == "norm_ratio").any():
+        axes.axhline(0, color=LEVEL_COLOUR, linewidth=0.8, zorder=0)
     for legend, line in table.groupby("legend", sort=False):
         model, variant = models.index(line["group"].iloc[0]), variants.index(line["variant"].iloc[0])
         look: dict[str, Any] = {"color": PALETTE[model % len(PALETTE)], "linestyle": LINES[variant % len(LINES)]}

@@ -15,8 +15,8 @@ import jinja2
 
 from tlm_repro.errors import ArtifactError
 from tlm_repro.reporting.claims import TOY_SENTENCE, Claim
-from tlm_repro.reporting.formats import Sheet
 from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.reporting.sheets import Sheet
 from tlm_repro.reporting.verdicts import Verdict
 
 SVG = "http://www.w3.org/2000/svg"

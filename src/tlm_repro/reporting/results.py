@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -23,7 +22,6 @@ NOT_PUBLISHED = "not published here"
 MAIN_METRICS = ("wikitext_ppl", "lambada_ppl", *ACCURACIES, "avg")
 PERPLEXITIES = ("val_ppl", "wikitext_ppl", "lambada_ppl")
 NEEDLES = "niah_"  # metrics `niah_<task>_<length>`: the share of the needles found, 0 to 1
-LOSS_RESOLUTION = 0.005  # nats: every published 440M perplexity is exp(loss rounded to 0.01 nat)
 EXTERNAL_COLUMNS = ["name", "path", "version", "suite", "metric", "value", "stderr", "items"]
 FACTS = ("parameters", "forward_flops", "training_flops", "tokens", "layers", "model_width", "intermediate_sizes")
 
@@ -90,6 +88,7 @@ class Evaluation(Part):
     model: Facts | None = None
     external: ExternalIdentity | None = None
     metrics: dict[str, Metric]
+    details: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _of_one_model(self) -> Self:
@@ -113,6 +112,14 @@ class Correlations(Part):
     mlp: Correlation
 
 
+class Intervals(Part):
+    """95 % intervals of r, and of r_MLP − r_block; None where they couldn't be had."""
+
+    block: tuple[float, float] | None
+    mlp: tuple[float, float] | None
+    difference: tuple[float, float] | None
+
+
 class NovelModel(Part):
     name: str
     run: RunIdentity | None
@@ -130,6 +137,8 @@ class Novelty(Part):
     block: tuple[Cosine | None, ...]
     mlp: tuple[Cosine | None, ...]
     correlation: Correlations
+    norm_ratio: tuple[Cosine | None, ...] | None = None  # ‖MLP‖ / ‖h‖; older files have neither this
+    intervals: Intervals | None = None  # nor these
 
 
 class Cell(Part):
@@ -152,7 +161,7 @@ Cells = dict[int, Cell]  # seed → cell
 class View(Part):
     """An experiment as the grid expands it: which run stands in which cell."""
 
-    experiment: Literal["sweep", "motivation", "main"]
+    experiment: Literal["sweep", "motivation", "main", "allocations"]
     toy: bool
     config: str
     cells: tuple[Cell, ...]
@@ -190,6 +199,7 @@ class Results:
     metrics: pd.DataFrame
     models: pd.DataFrame
     external: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=EXTERNAL_COLUMNS))
+    curves: dict[str, Any] = field(default_factory=dict)  # run → how its training went, as `reporting.curves` reads it
 
     def find(self, run: str, metric: str) -> Measurement | None:
         """The measurement, or None when that run wasn't evaluated on that metric."""
@@ -258,6 +268,7 @@ def load(paths: Iterable[Path]) -> Results:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     models: dict[str, tuple[Path, dict[str, Any]]] = {}
     external: list[dict[str, Any]] = []
+    curves: dict[str, Any] = {}
     for path in sorted(paths):
         evaluation = Evaluation.read(path)
         run = evaluation.run
@@ -271,6 +282,8 @@ def load(paths: Iterable[Path]) -> Results:
             raise ArtifactError(
                 f"{path} and {first} disagree on '{changed}' of run {run.id}: delete both and evaluate the run again"
             )
+        if curve := evaluation.details.get("curve"):
+            curves[run.id] = curve
         labels = {"run": run.id, **run.model_dump(exclude={"id"}), "suite": evaluation.suite, "file": str(path)}
         for name, metric in with_average(evaluation.metrics).items():
             if (run.id, name) in rows:
@@ -278,7 +291,7 @@ def load(paths: Iterable[Path]) -> Results:
                 raise ArtifactError(f"{path} and {other} both hold '{name}' of run {run.id}: pass only one of them")
             rows[run.id, name] = {**labels, "metric": name, **metric.model_dump()}
     found = frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
-    return replace(found, external=pd.DataFrame(external, columns=EXTERNAL_COLUMNS))
+    return replace(found, external=pd.DataFrame(external, columns=EXTERNAL_COLUMNS), curves=curves)
 
 
 def external_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -307,48 +320,3 @@ def with_average(metrics: dict[str, Metric]) -> dict[str, Metric]:
 def load_novelty(paths: Iterable[Path]) -> list[Novelty]:
     """Reads novelty files, in order of their names. Raises ArtifactError naming a file that can't be used."""
     return [Novelty.read(path) for path in sorted(paths)]
-
-
-def reference(name: Literal["table1_sweep", "figure2_motivation", "table2_main"]) -> pd.DataFrame:
-    """A published table as printed: perplexities, and accuracies in percent; empty where the number isn't published."""
-    source = resources.files("tlm_repro.reporting") / "reference" / f"{name}.csv"
-    with source.open(encoding="utf-8") as file:
-        return pd.read_csv(file)
-
-
-def published_loss(perplexity: float) -> float:
-    """The loss in nats behind a published 440M perplexity, to the two decimals it is known to."""
-    return round(math.log(perplexity), 2)
-
-
-def published() -> tuple[Results, list[View]]:
-    """The paper's tables in the shape of ours: accuracies as fractions, each value with the resolution of its print."""
-    rows: list[dict[str, Any]] = []
-    cells: dict[str, list[Cell]] = {"motivation": [], "sweep": [], "main": []}
-
-    def add(experiment: str, label: str, architecture: str, scale: str, values: dict[str, tuple[float, float]]) -> None:
-        run = f"published {experiment} {architecture} {scale} {label}"
-        labels = {"architecture": architecture, "scale": scale, "allocation": label, "seed": 0}
-        cells[experiment].append(Cell(label=label, run=run, width=None, layers=None, **{k: labels[k] for k in labels}))
-        for metric, (value, resolution) in values.items():
-            rows.append(
-                {"run": run, **labels, "suite": "published", "metric": metric, "value": value, "resolution": resolution}
-            )
-
-    for experiment, name in (("motivation", "figure2_motivation"), ("sweep", "table1_sweep")):
-        for _, row in reference(name).iterrows():  # type: ignore[arg-type]
-            values = {"val_loss": (published_loss(row["val_ppl"]), LOSS_RESOLUTION), "val_ppl": (row["val_ppl"], 0.005)}
-            add(experiment, row["allocation"], "transformer", "440m", values)
-    for _, row in reference("table2_main").iterrows():
-        printed = {metric: row[metric] for metric in MAIN_METRICS if not math.isnan(row[metric])}
-        values = {metric: printed_value(metric, value) for metric, value in printed.items()}
-        add("main", row["allocation"], row["arch"], row["scale"], values)
-    views = [View(experiment=name, toy=False, config="published", cells=tuple(found)) for name, found in cells.items()]
-    return frames(rows, []), views
-
-
-def printed_value(metric: str, value: float) -> tuple[float, float]:
-    """(value in file units, half its last digit): perplexities and the average have two decimals, accuracies one."""
-    if metric in PERPLEXITIES:
-        return value, 0.005
-    return value / 100, (0.00005 if metric == "avg" else 0.0005)

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from tlm_repro.intervals import LEVEL, wilson
 from tlm_repro.reporting.results import NEEDLES, PERPLEXITIES, Cosine, Measurement
 
-LEVEL = 0.95
 Basis = Literal["seeds", "evaluation", "rounding", "tokens", "unknown"]
 
 BASIS_TEXT: dict[Basis, str] = {
@@ -104,20 +104,6 @@ def difference(
         for one, other in pairs
     ]
     return estimate(paired, coverage)
-
-
-def wilson(score: float, samples: int, coverage: float = LEVEL) -> tuple[float, float]:
-    """Wilson's score interval (1927) of the mean of `samples` scores, each between 0 and 1.
-
-    Scores may be partial credit: s² ≤ s for s in [0, 1], so their variance is at most p(1 − p), which only scores of 0
-    and 1 alone reach. The interval takes that variance and so is never too narrow on account of partial credit.
-    """
-    z = float(stats.norm.ppf((1 + coverage) / 2))
-    share = min(max(score, 0.0), 1.0)
-    scale = 1 + z**2 / samples
-    centre = (share + z**2 / (2 * samples)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / samples + z**2 / (4 * samples**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def newcombe(first: tuple[float, int], second: tuple[float, int], coverage: float = LEVEL) -> tuple[float, float]:

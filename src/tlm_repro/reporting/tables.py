@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from tlm_repro.reporting import depth
+from tlm_repro.reporting.published import published_loss, reference
 from tlm_repro.reporting.results import (
     MAIN_METRICS,
     Cells,
     Novelty,
     Results,
     View,
-    published_loss,
-    reference,
     shape,
 )
-from tlm_repro.reporting.statistics import Estimate, difference, level, mean, natural_unit, profile_correlation
+from tlm_repro.reporting.statistics import Estimate, difference, level, mean, natural_unit
 
 PUBLISHED_SCALE = "440m"  # of Figure 2 and Table 1
 
@@ -38,9 +38,12 @@ MAIN_COLUMNS = (
         for prefix, suffix in (("", ""), ("", "_se"), ("", "_interval"), ("published_", ""))
     ),
 )
+LATE: tuple[depth.Profile, ...] = ("block", "mlp", "norm_ratio")  # means over the last third of the layers
 NOVELTY_COLUMNS = (
     *("model", "run", "layers", "parameters", "tokens", "r_block", "r_block_se", "layers_block", "r_mlp", "r_mlp_se"),
     *("layers_mlp", "published_r_block", "published_r_mlp", "toy"),
+    *("r_block_low", "r_block_high", "r_mlp_low", "r_mlp_high"),
+    *(f"late_{profile}{suffix}" for profile in LATE for suffix in ("", "_se")),
 )
 
 
@@ -178,6 +181,8 @@ def printed_effect(metric: str, ours: float, uniform: float) -> float:
 def novelty(found: Sequence[Novelty], *, toy: bool) -> pd.DataFrame:
     """Figure 4's correlations with depth, one row a model; the paper gives only their range over GPT-2 sizes.
 
+    `late_…` are means over the last third of the layers; ‖MLP‖ / ‖h‖ is missing for a file that has none.
+
     `toy` says that our runs are at toy scale; pretrained models never are.
     """
     rows = []
@@ -185,11 +190,16 @@ def novelty(found: Sequence[Novelty], *, toy: bool) -> pd.DataFrame:
         model, run = item.model, item.model.run
         row: dict[str, Any] = {"model": model.name, "run": run.id if run else None, "layers": model.layers}
         row |= {"parameters": model.parameters, "tokens": item.tokens}
-        for name, profile, correlation in (
-            ("block", item.block, item.correlation.block),
-            ("mlp", item.mlp, item.correlation.mlp),
+        block, mlp, _ = depth.correlations(item)
+        for name, found_r, correlation in (
+            ("block", block, item.correlation.block),
+            ("mlp", mlp, item.correlation.mlp),
         ):
-            r = profile_correlation(profile, correlation.r) or NOTHING
+            r = found_r or NOTHING
             row |= {f"r_{name}": r.mean, f"r_{name}_se": r.stderr, f"layers_{name}": correlation.layers}
+            row |= {f"r_{name}_low": r.interval[0], f"r_{name}_high": r.interval[1]}
+        for name in LATE:
+            late = depth.late(item, name)
+            row[f"late_{name}"], row[f"late_{name}_se"] = late or (math.nan, math.nan)
         rows.append(row | {"published_r_block": math.nan, "published_r_mlp": math.nan, "toy": toy and run is not None})
     return pd.DataFrame(rows, columns=list(NOVELTY_COLUMNS))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -54,6 +54,24 @@ class Checkpoint:
         _restore_moments(self.folder / MOMENTS, model, optimizer)
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint will hold, in the host's memory: training may go on and change its own tensors."""
+
+    step: int
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    rng: list[dict[str, str]]
+    extra: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, step: int, model: nn.Module, optimizer: Optimizer, rng: list[dict[str, str]], extra: dict[str, Any]
+    ) -> Self:
+        weights, moments = _weights(model), _moments(model, optimizer)
+        return cls(step, _copied(weights), _copied(moments), rng, extra)
+
+
 class Checkpoints:
     """The checkpoints of one run; `run` is its id, which every checkpoint carries."""
 
@@ -62,19 +80,18 @@ class Checkpoints:
         self.run = run
         self._unusable: set[Path] = set()
 
-    def save(
-        self, step: int, model: nn.Module, optimizer: Optimizer, rng: list[dict[str, str]], extra: dict[str, Any]
-    ) -> Path:
+    def write(self, snapshot: Snapshot) -> Path:
         """Writes `step-…`, then drops all but the last two.
 
         Raises CheckpointError when it can't; the former ones are kept.
         """
-        target = self.folder / f"step-{step:08d}"
+        target = self.folder / f"step-{snapshot.step:08d}"
         try:
             with staging(self.folder, target.name) as temporary:
-                save_file(_weights(model), temporary / WEIGHTS)
-                save_file(_moments(model, optimizer), temporary / MOMENTS)
-                self._write_state(temporary, {"step": step, "rng": rng, "extra": extra})
+                save_file(snapshot.weights, temporary / WEIGHTS)
+                save_file(snapshot.moments, temporary / MOMENTS)
+                state = {"step": snapshot.step, "rng": snapshot.rng, "extra": snapshot.extra}
+                self._write_state(temporary, state)
                 _sync(*temporary.iterdir(), temporary)
             _sync(self.folder)
         except (OSError, SafetensorError) as error:  # a full disk is an OSError or a SafetensorError, as it comes
@@ -186,9 +203,7 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name; a shared tensor under its first name only."""
     persistent = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
-    return {
-        name: tensor.detach().contiguous() for name, tensor in {**dict(model.named_parameters()), **buffers}.items()
-    }
+    return {name: tensor.detach() for name, tensor in {**dict(model.named_parameters()), **buffers}.items()}
 
 
 def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -196,6 +211,12 @@ def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         f"{name}/{key}": value
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +15,9 @@ from tqdm import tqdm
 from tlm_repro.artifacts import write_text
 
 METRICS = "metrics.jsonl"
-# The only key that differs between two runs of the same spec on the same machine.
+# These two alone differ between two runs of the same spec on the same machine; the second only where it is known.
 TIMING = "tokens_per_second"
+MFU = "mfu"
 
 
 def read_rows(path: Path, last_step: int | None = None) -> list[dict[str, Any]]:
@@ -29,6 +31,11 @@ def read_rows(path: Path, last_step: int | None = None) -> list[dict[str, Any]]:
         if last_step is None or row["step"] <= last_step:
             rows.append(row)
     return rows
+
+
+def scalars(row: dict[str, Any]) -> dict[str, float]:
+    """What is drawn of a row, by step."""
+    return {name: row[name] for name in row if name not in ("step", "tokens", "skipped") and row[name] is not None}
 
 
 class MetricsFile:
@@ -62,9 +69,10 @@ class Progress:
         self._bar = tqdm(total=steps, initial=step, unit="step") if shown and sys.stderr.isatty() else None
 
     def update(self, row: dict[str, Any]) -> None:
-        speed = f"{row[TIMING]:,.0f} tokens/s"
+        speed = f"{row[TIMING]:,.0f} tokens/s" + (f", MFU {row[MFU]:.1%}" if MFU in row else "")
+        loss = f"loss {row['loss']:.4f} nats" if row["loss"] is not None else "batch skipped"
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {row['loss']:.4f} nats, {speed}", refresh=False)
+            self._bar.set_postfix_str(f"{loss}, {speed}", refresh=False)
             self._bar.update()
             return
         now, step = time.monotonic(), row["step"]
@@ -72,7 +80,7 @@ class Progress:
             left = (now - self._start) / (step - self._first) * (self._steps - step)
             eta = timedelta(seconds=round(left))
             print(
-                f"step {step}/{self._steps}, loss {row['loss']:.4f} nats, {speed}, ETA {eta}",
+                f"step {step}/{self._steps}, {loss}, {speed}, ETA {eta}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -84,16 +92,21 @@ class Progress:
 
 
 class Recorder:
-    """The file and the progress of one process; only the main process has a file."""
+    """The file, the progress and the trackers of one process; only the main process has a file."""
 
-    def __init__(self, path: Path, *, step: int, steps: int, seconds: float, main: bool) -> None:
+    def __init__(
+        self, path: Path, *, step: int, steps: int, seconds: float, main: bool, trackers: Sequence[Any] = ()
+    ) -> None:
         self._file = MetricsFile(path, step) if main else None
         self._progress = Progress(step=step, steps=steps, seconds=seconds, shown=main)
+        self._trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
         if self._file is not None:
             self._file.append(row)
         self._progress.update(row)
+        for tracker in self._trackers:
+            tracker.log(scalars(row), step=row["step"])
 
     def sync(self) -> None:
         if self._file is not None:
@@ -106,5 +119,7 @@ class Recorder:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self._progress.close()
+        for tracker in self._trackers:
+            tracker.finish()
         if self._file is not None:
             self._file.close()

@@ -88,13 +88,14 @@ def summarise(spec: RunSpec, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What tables need of a run. Losses are in nats per token.
 
     `final_loss` is the mean training loss of the last twentieth of the steps; `tokens_per_second` counts optimiser
-    steps alone, without validation and saving. Both are None where the metrics were lost.
+    steps alone, without validation and saving. Both are None where the metrics were lost. `skipped_steps` is there
+    only where batches were skipped.
     """
     length, tokens = spec.training.sequence_length, spec.training.tokens
-    tail = [row["loss"] for row in rows if row["step"] > spec.training.steps * 0.95] or [
-        row["loss"] for row in rows[-1:]
-    ]
-    return {
+    losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]
+    tail = [loss for step, loss in losses if step > spec.training.steps * 0.95] or [loss for _, loss in losses[-1:]]
+    skipped = [row["step"] for row in rows if row.get("skipped")]
+    summary = {
         "parameters": parameters(spec.model).total,
         "training_flops": training_flops(spec.model, tokens),
         "forward_flops_per_token": forward_flops(spec.model, length) // length,
@@ -103,3 +104,4 @@ def summarise(spec: RunSpec, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "validation_loss": rows[-1].get("validation_loss") if rows else None,
         "tokens_per_second": round(statistics.harmonic_mean([row[TIMING] for row in rows]), 1) if rows else None,
     }
+    return summary | ({"skipped_steps": skipped} if skipped else {})

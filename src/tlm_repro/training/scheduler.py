@@ -15,7 +15,8 @@ from tlm_repro.errors import ConfigError
 
 COMMAND_SECONDS = 30
 FIRST_PORT, PORTS = 20_000, 20_000
-LAUNCHER = "torch.distributed.run"
+# What torchrun lets its processes finish after SIGTERM, here a save; its own 30 s are short for the largest models.
+LAUNCHER = ["-m", "torch.distributed.run", "--shutdown-timeout=120"]
 KEPT = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
 
 
@@ -54,7 +55,7 @@ def start_processes(arguments: Sequence[str], *, processes: int, nodes: int) -> 
         return
     module = ["-m", "tlm_repro", *arguments]
     if nodes == 1:
-        _become([sys.executable, "-m", LAUNCHER, "--standalone", f"--nproc-per-node={processes}", *module])
+        _become([sys.executable, *LAUNCHER, "--standalone", f"--nproc-per-node={processes}", *module])
     number = job()
     if number is None:
         raise ConfigError(
@@ -67,7 +68,7 @@ def start_processes(arguments: Sequence[str], *, processes: int, nodes: int) -> 
         _become(["srun", "--overlap", "--kill-on-bad-exit=1", *one_each, sys.executable, *module])
     meeting = [f"--master-addr={first_address()}", f"--master-port={FIRST_PORT + int(number) % PORTS}"]
     places = [f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}", f"--nproc-per-node={processes}"]
-    _become([sys.executable, "-m", LAUNCHER, *places, *meeting, *module])
+    _become([sys.executable, *LAUNCHER, *places, *meeting, *module])
 
 
 def forget_step() -> None:

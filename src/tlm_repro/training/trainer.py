@@ -5,8 +5,8 @@ pure function. So a run that is killed and restarted goes on exactly where its l
 """
 
 import contextlib
+import functools
 import math
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -15,51 +15,28 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from tlm_repro.artifacts import exclusive
 from tlm_repro.data.batches import Batches
 from tlm_repro.data.shards import TokenData
-from tlm_repro.devices import device_name
-from tlm_repro.errors import ConfigError, DataError, DivergenceError, InterruptedRun
+from tlm_repro.devices import arithmetic_of, device_name, utilisation
+from tlm_repro.errors import CheckpointError, DivergenceError, InterruptedRun
 from tlm_repro.evaluation.validation import validation_loss
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import ModelSpec, RunSpec
-from tlm_repro.training import product, scheduler
+from tlm_repro.models.accounting import training_flops
+from tlm_repro.spec import RunSpec
+from tlm_repro.training import compilation, divergence, product, scheduler, trackers
 from tlm_repro.training.attempt import Attempt
-from tlm_repro.training.checkpoint import Checkpoint, Checkpoints, random_state, set_random_state
-from tlm_repro.training.metrics import METRICS, TIMING, Recorder
+from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state, set_random_state
+from tlm_repro.training.metrics import METRICS, MFU, TIMING, Recorder
 from tlm_repro.training.optimizer import adamw
+from tlm_repro.training.options import TrainerOptions
+from tlm_repro.training.prefetch import Prefetch
+from tlm_repro.training.preparation import check, initial_model, on_main, prepared_accelerator
+from tlm_repro.training.saving import Saver
 from tlm_repro.training.schedule import learning_rate
 from tlm_repro.training.signals import StopSignals
-
-MIXED_PRECISION = {"fp32": "no", "bf16": "bf16"}
-
-
-@dataclass(frozen=True)
-class TrainerOptions:
-    """What may differ between two attempts at one run without another result (but for the order of float sums).
-
-    Attributes:
-        micro_batch_sequences: sequences in one forward pass of one process; None: the process's share of the batch.
-        checkpoint_seconds: time between checkpoints; one is also written at the end and when a signal comes.
-        stop_before_seconds: inside a SLURM job, save and stop so long before its time limit; three times as long as
-            the slowest save if that is more.
-        validations: how often the validation loss is measured, evenly spaced; 0 or 1: at the end alone.
-        validation_tokens: from the start of the held-out split, at most so many for each of these.
-        log_seconds: time between progress lines where stderr isn't a terminal.
-        keep_checkpoints: keep the last checkpoint when the product is written.
-    """
-
-    micro_batch_sequences: int | None = None
-    checkpoint_seconds: float = 600.0
-    stop_before_seconds: float = 120.0
-    validations: int = 10
-    validation_tokens: int = 262_144
-    log_seconds: float = 10.0
-    keep_checkpoints: bool = False
 
 
 def pretrain(
@@ -74,77 +51,39 @@ def pretrain(
         The summary of the product's manifest (`product.summarise`), in every process.
 
     Raises:
-        ConfigError: spec, data and number of processes don't fit together.
+        ConfigError: spec, data, options and number of processes don't fit together.
         InterruptedRun: a signal came, or the job's time limit is near; the state is saved.
-        DivergenceError: loss or gradient stopped being finite; no checkpoint was written after that.
+        DivergenceError: loss or gradient stopped being finite, now or in an earlier attempt; no checkpoint was written
+            after that.
         CheckpointError: a checkpoint can't be written, or none can be read.
     """
+    trackers.check(options.trackers)
     accelerator = prepared_accelerator(spec.training.precision)
     micro_batch = check(spec, data, processes=accelerator.num_processes, micro_batch=options.micro_batch_sequences)
     main = accelerator.is_main_process
     with exclusive(checkpoints) if main else contextlib.nullcontext():
-        summary = from_main(accelerator, product.finished(spec, folder, checkpoints) if main else None)
+        summary = on_main(accelerator, functools.partial(begun, spec, folder, checkpoints))
         if summary is None:
             if main:
                 Attempt.here(accelerator, spec.training.precision).write(checkpoints)
             trainer = Trainer(spec, data, accelerator, Checkpoints(checkpoints, spec.id), micro_batch, options)
             trainer.resume()
-            trainer.fit()
-            summary = from_main(accelerator, trainer.write_product(folder) if main else None)
+            try:
+                trainer.fit()
+            except DivergenceError as error:
+                if main:
+                    divergence.record(checkpoints, trainer.step, error)
+                raise
+            summary = on_main(accelerator, functools.partial(trainer.write_product, folder))
     return summary
 
 
-def prepared_accelerator(precision: str) -> Accelerator:
-    """The devices of this launch. Raises ConfigError when its processes don't see each other."""
-    # Without `cpu`, accelerate on a machine with no accelerator takes each process of a launch for the only one.
-    accelerator = Accelerator(cpu=not torch.accelerator.is_available(), mixed_precision=MIXED_PRECISION[precision])
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != accelerator.num_processes:
-        raise ConfigError(
-            f"{launched} processes were launched (WORLD_SIZE), accelerate joined {accelerator.num_processes}: launch "
-            "with torchrun, or unset WORLD_SIZE to run one process"
-        )
-    return accelerator
-
-
-def check(spec: RunSpec, data: TokenData, *, processes: int, micro_batch: int | None) -> int:
-    """Sequences in one forward pass of one process. Raises ConfigError or DataError for what can't be trained."""
-    training = spec.training
-    if data.manifest.spec != spec.data.canonical():
-        raise ConfigError(
-            f"the data set is {data.manifest.id}, the run needs {spec.data.name}: pass that one's manifest"
-        )
-    if data.vocab_size != spec.model.vocab_size:
-        raise ConfigError(
-            f"the data have a vocabulary of {data.vocab_size}, the model of {spec.model.vocab_size}: make them equal"
-        )
-    if training.sequence_length > spec.model.sequence_length:
-        raise ConfigError(
-            f"training sequences of {training.sequence_length} tokens, the model is made for "
-            f"{spec.model.sequence_length}: shorten the first or raise the second"
-        )
-    if training.warmup_steps > training.steps:
-        raise ConfigError(f"{training.warmup_steps} warm-up steps in a run of {training.steps}: lower warmup_steps")
-    if len(data.validation) <= training.sequence_length:
-        raise DataError(
-            f"{len(data.validation)} held-out tokens, one window takes {training.sequence_length + 1}: "
-            "hold out more documents"
-        )
-    micro_batch = micro_batch or max(1, training.batch_sequences // processes)
-    if training.batch_sequences % (processes * micro_batch):
-        raise ConfigError(
-            f"{training.batch_sequences} sequences a batch don't divide into {processes} processes × {micro_batch} "
-            "sequences a forward pass: change the number of processes or micro_batch_sequences"
-        )
-    return micro_batch
-
-
-def initial_model(model: ModelSpec, data: TokenData, seed: int) -> TLMForCausalLM:
-    """The untrained decoder, on the CPU so that a seed names the same weights on every device."""
-    tokenizer = data.tokenizer()
-    config = TLMConfig.from_spec(model, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
-    torch.manual_seed(seed)
-    return TLMForCausalLM(config).train()
+def begun(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] | None:
+    """The summary of a finished run, None where there is something to do; an error where that would be in vain."""
+    summary = product.finished(spec, folder, checkpoints)
+    if summary is None:
+        divergence.refuse_again(checkpoints)
+    return summary
 
 
 def validation_steps(steps: int, validations: int) -> frozenset[int]:
@@ -153,17 +92,15 @@ def validation_steps(steps: int, validations: int) -> frozenset[int]:
     return frozenset(max(1, round(steps * index / wanted)) for index in range(1, wanted + 1))
 
 
-def from_main(accelerator: Accelerator, value: Any) -> Any:
-    """The main process's `value`, in every process."""
-    return broadcast_object_list([value])[0] if accelerator.num_processes > 1 else value
-
-
 @dataclass(frozen=True)
 class Update:
-    """One optimiser step: mean loss of the global batch before it (nats), norm of its gradient before clipping."""
+    """One step of the schedule: mean loss of the global batch before it (nats), norm of its gradient before clipping.
 
-    loss: float
-    grad_norm: float
+    Both are None where one of them isn't finite and the batch was skipped: then no weight has changed.
+    """
+
+    loss: float | None
+    grad_norm: float | None
     learning_rate: float
 
 
@@ -183,91 +120,124 @@ class Trainer:
         self.spec, self.data, self.options = spec, data, options
         self.accelerator, self.checkpoints, self.micro_batch = accelerator, checkpoints, micro_batch
         self.model = initial_model(spec.model, data, training.seed)
+        if options.activation_checkpointing:
+            # Nothing in a layer is random, so there is no generator to bring back for its second pass.
+            self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        if options.compile:
+            compilation.compile_layers(self.model)
         self.wrapped: nn.Module = accelerator.prepare(self.model)  # on its device, under DDP where there are processes
         self.optimizer = adamw(self.model, training, accelerator.device)
-        self.batches = Batches(
+        batches = Batches(
             data.train,
             sequence_length=training.sequence_length,
             batch_sequences=training.batch_sequences,
             seed=training.seed,
         )
-        self.step = 0  # optimiser steps taken
+        rank, processes = accelerator.process_index, accelerator.num_processes
+        share = functools.partial(batches.batch, rank=rank, world_size=processes)
+        self.batches = Prefetch(share, steps=training.steps, device=accelerator.device)
+        self.saver = Saver(checkpoints)
+        self.utilisation = functools.partial(
+            utilisation,
+            flops_per_token=training_flops(spec.model, training.tokens) / training.tokens,
+            device=device_name(accelerator.device),
+            processes=processes,
+            arithmetic=arithmetic_of(training.precision),
+        )
+        self.step = 0  # optimiser steps taken, or skipped
+        self.skipped = 0
         self.seconds = 0.0  # training time of all attempts, up to the last checkpoint
         self._saved = time.monotonic()
         left = scheduler.time_left() if accelerator.is_main_process else None
         self._end = None if left is None else time.monotonic() + left  # of the job, where the scheduler says so
-        self._slowest_save = 0.0
 
     def resume(self) -> None:
         """Takes over the newest usable checkpoint, if there is any; the main process chooses it."""
-        main = self.accelerator.is_main_process
-        found: Checkpoint | None = from_main(self.accelerator, self.checkpoints.latest() if main else None)
+        found = on_main(self.accelerator, self.checkpoints.latest)
         if found is None:
             return
         found.restore(self.model, self.optimizer)
         rank = self.accelerator.process_index
         if rank < len(found.rng):  # the number of processes may have grown since
             set_random_state(found.rng[rank])
-        self.step, self.seconds = found.step, found.extra["seconds"]
-        if main:
+        self.step, self.seconds, self.skipped = found.step, found.extra["seconds"], found.extra.get("skipped", 0)
+        if self.accelerator.is_main_process:
             print(f"{self.spec.id} resumes after step {self.step} from {found.folder}", file=sys.stderr)
+
+    def recorder(self) -> Recorder:
+        """Where the rows of this process go; only the main one has a file and trackers."""
+        options, started = self.options, list[Any]()
+        begin = functools.partial(trackers.start, options.trackers, self.spec, options.tracking, step=self.step)
+        on_main(self.accelerator, lambda: started.extend(begin()))
+        return Recorder(
+            self.checkpoints.folder / METRICS,
+            step=self.step,
+            steps=self.spec.training.steps,
+            seconds=options.log_seconds,
+            main=self.accelerator.is_main_process,
+            trackers=started,
+        )
 
     def fit(self) -> None:
         """Trains up to the last step; a checkpoint of it is on disk afterwards."""
-        training, options = self.spec.training, self.options
-        validated = validation_steps(training.steps, options.validations)
-        with (
-            StopSignals() as signals,
-            Recorder(
-                self.checkpoints.folder / METRICS,
-                step=self.step,
-                steps=training.steps,
-                seconds=options.log_seconds,
-                main=self.accelerator.is_main_process,
-            ) as recorder,
-        ):
-            while self.step < training.steps:
+        steps = self.spec.training.steps
+        validated = validation_steps(steps, self.options.validations)
+        with StopSignals() as signals, contextlib.closing(self.batches), self.saver, self.recorder() as recorder:
+            while self.step < steps:
                 began = time.perf_counter()
-                update = self.update()
-                row: dict[str, Any] = {
-                    "step": self.step,
-                    "tokens": self.step * training.batch_tokens,
-                    "loss": update.loss,
-                    "learning_rate": update.learning_rate,
-                    "grad_norm": update.grad_norm,
-                    TIMING: round(training.batch_tokens / (time.perf_counter() - began), 1),
-                }
+                row = self.row(self.update(), began)
                 if self.step in validated:
                     row["validation_loss"] = self.validate()
                 recorder.add(row)
-                overdue = time.monotonic() - self._saved >= options.checkpoint_seconds
-                stop, due = self.anywhere(signals.received is not None or self.late, overdue)
-                if stop or due or self.step == training.steps:
+                overdue = time.monotonic() - self._saved >= self.options.checkpoint_seconds
+                stop, due, failed = self.anywhere(signals.received is not None or self.late, overdue, self.saver.failed)
+                if failed:
+                    self.saver.finish()
+                    raise CheckpointError("the main process could not write a checkpoint: see its message")
+                last = self.step == steps
+                if stop or due or last:
                     recorder.sync()
-                    self.save()
-                if stop and self.step < training.steps:
+                    self.save(wait=stop or last)
+                if stop and not last:
                     name = signals.received.name if signals.received else "a signal in another process"
                     reason = "the job's time limit" if self.late else name
                     raise InterruptedRun(
-                        f"stopped by {reason} after step {self.step} of {training.steps}; the next attempt resumes "
+                        f"stopped by {reason} after step {self.step} of {steps}; the next attempt resumes "
                         f"from {self.checkpoints.last_saved()}"
                     )
+
+    def row(self, update: Update, began: float) -> dict[str, Any]:
+        """The row of `metrics.jsonl` of the step that was just taken; `began` as `time.perf_counter` gave it."""
+        tokens = self.spec.training.batch_tokens
+        speed = round(tokens / (time.perf_counter() - began), 1)
+        row: dict[str, Any] = {
+            "step": self.step,
+            "tokens": self.step * tokens,
+            "loss": update.loss,
+            "learning_rate": update.learning_rate,
+            "grad_norm": update.grad_norm,
+            TIMING: speed,
+        }
+        if (share := self.utilisation(tokens_per_second=speed).value) is not None:
+            row[MFU] = round(share, 4)
+        if update.loss is None:
+            row["skipped"] = True
+        return row
 
     @property
     def late(self) -> bool:
         """Whether it's time to save and stop, so that the scheduler doesn't end the job in the middle of it."""
-        needed = max(self.options.stop_before_seconds, 3 * self._slowest_save)
+        needed = max(self.options.stop_before_seconds, 3 * self.saver.slowest)
         return self._end is not None and time.monotonic() + needed >= self._end
 
     def update(self) -> Update:
         """Takes the next optimiser step, on the mean loss over the global batch.
 
-        Raises DivergenceError, the weights untouched, when the loss or its gradient isn't finite.
+        Raises DivergenceError, the weights untouched, when the loss or its gradient isn't finite and the run may skip
+        no more batches.
         """
         training, accelerator = self.spec.training, self.accelerator
-        rank, processes = accelerator.process_index, accelerator.num_processes
-        batch = torch.from_numpy(self.batches.batch(self.step, rank=rank, world_size=processes)).to(accelerator.device)
-        parts = batch.split(self.micro_batch)
+        parts = self.batches.take(self.step).split(self.micro_batch)
         total = torch.zeros((), device=accelerator.device)
         for index, part in enumerate(parts):
             last = index == len(parts) - 1  # the processes exchange gradients once a step
@@ -277,8 +247,9 @@ class Trainer:
             total += loss.detach()
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.clip_norm)
         loss_value, norm_value = accelerator.reduce(total, "mean").item(), float(norm)
-        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-            raise self.diverged(f"step {self.step + 1}: the loss is {loss_value}, the gradient's norm {norm_value}")
+        finite = math.isfinite(loss_value) and math.isfinite(norm_value)
+        if not finite:
+            self.skip(f"step {self.step + 1}: the loss is {loss_value}, the gradient's norm {norm_value}")
         rate = learning_rate(
             self.step + 1,
             steps=training.steps,
@@ -288,7 +259,20 @@ class Trainer:
         )
         self.optimizer.take_step(self.step + 1, rate)
         self.step += 1
-        return Update(loss=loss_value, grad_norm=norm_value, learning_rate=rate)
+        return Update(loss_value, norm_value, rate) if finite else Update(None, None, rate)
+
+    def skip(self, seen: str) -> None:
+        """Drops the gradients at hand, so that the step changes nothing. Raises DivergenceError if none may be skipped.
+
+        Tensors that take a step every few steps count such a gradient as zero.
+        """
+        allowed = self.spec.training.skip_nonfinite
+        if self.skipped == allowed:
+            raise self.diverged(f"{seen}, after {allowed} skipped batches" if allowed else seen)
+        self.skipped += 1
+        self.optimizer.zero_grad()
+        if self.accelerator.is_main_process:
+            print(f"warning: {seen}; batch {self.skipped} of at most {allowed} that are skipped", file=sys.stderr)
 
     def check_weights(self) -> None:
         """Raises DivergenceError if a finite gradient has still led to weights that aren't."""
@@ -296,6 +280,7 @@ class Trainer:
             raise self.diverged(f"step {self.step}: weights are not finite")
 
     def diverged(self, seen: str) -> DivergenceError:
+        on_main(self.accelerator, self.saver.finish)  # so that the message names what is there
         return DivergenceError(
             f"{seen}; the last good checkpoint is {self.checkpoints.last_saved()}: lower peak_learning_rate or "
             "lengthen the warm-up"
@@ -307,13 +292,14 @@ class Trainer:
         if not self.accelerator.is_main_process:
             return None
         length = self.spec.training.sequence_length
-        measured = validation_loss(
-            self.model,
-            self.data.validation,
-            sequence_length=length,
-            limit=max(length, self.options.validation_tokens),
-            batch_sequences=self.micro_batch,
-        )
+        with compilation.uncompiled() if self.options.compile else contextlib.nullcontext():
+            measured = validation_loss(
+                self.model,
+                self.data.validation,
+                sequence_length=length,
+                limit=max(length, self.options.validation_tokens),
+                batch_sequences=self.micro_batch,
+            )
         return measured.loss
 
     def anywhere(self, *here: bool) -> list[bool]:
@@ -321,17 +307,25 @@ class Trainer:
         flags = torch.tensor(here, dtype=torch.float32, device=self.accelerator.device)
         return [count > 0 for count in self.accelerator.reduce(flags, "sum").tolist()]
 
-    def save(self) -> None:
-        """Writes a checkpoint from the main process, with the random generators of all."""
+    def save(self, *, wait: bool) -> None:
+        """Begins a checkpoint in the main process, with the random generators of all; `wait`: until it is on disk.
+
+        Raises CheckpointError, in every process, when this one or the one before can't be written.
+        """
         self.check_weights()
-        began = time.monotonic()
         generators = gather_object([random_state()])
         self.seconds += time.monotonic() - self._saved
-        if self.accelerator.is_main_process:
-            self.checkpoints.save(self.step, self.model, self.optimizer, generators, {"seconds": self.seconds})
-        self.accelerator.wait_for_everyone()
         self._saved = time.monotonic()
-        self._slowest_save = max(self._slowest_save, self._saved - began)
+        on_main(self.accelerator, functools.partial(self._save, generators, wait))
+
+    def _save(self, generators: list[dict[str, str]], wait: bool) -> None:
+        self.saver.finish()
+        extra: dict[str, Any] = {"seconds": self.seconds}
+        if self.skipped:
+            extra["skipped"] = self.skipped
+        self.saver.begin(Snapshot.of(self.step, self.model, self.optimizer, generators, extra))
+        if wait:
+            self.saver.finish()
 
     def write_product(self, folder: Path) -> dict[str, Any]:
         """Called in the main process, when all steps are taken."""

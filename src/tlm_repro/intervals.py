@@ -1,0 +1,21 @@
+"""Confidence intervals that evaluation files and tables both state. No torch here."""
+
+import math
+
+from scipy.stats import norm
+
+LEVEL = 0.95
+
+
+def wilson(share: float, samples: int, coverage: float = LEVEL) -> tuple[float, float]:
+    """Wilson's score interval (1927) of the mean of `samples` scores, each between 0 and 1.
+
+    Scores may be partial credit: s² ≤ s for s in [0, 1], so their variance is at most p(1 − p), which only scores of 0
+    and 1 alone reach. The interval takes that variance and so is never too narrow on account of partial credit.
+    """
+    z = float(norm.ppf((1 + coverage) / 2))
+    share = min(max(share, 0.0), 1.0)
+    scale = 1 + z**2 / samples
+    centre = (share + z**2 / (2 * samples)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / samples + z**2 / (4 * samples**2))
+    return max(0.0, centre - half), min(1.0, centre + half)

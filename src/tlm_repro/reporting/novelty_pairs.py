@@ -1,0 +1,139 @@
+"""What tapering does to layer novelty: each architecture and scale's tapered runs beside the uniform ones.
+
+Late-layer novelty is the mean of a profile over the last third of the layers; a lower ρ is more novelty. Differences
+are paired by seed; with one seed their error is that of the sampled tokens.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tlm_repro.reporting import depth
+from tlm_repro.reporting.depth import Profile
+from tlm_repro.reporting.figures import LABELS, LEVEL_COLOUR, averages, known
+from tlm_repro.reporting.results import Measurement, Novelty
+from tlm_repro.reporting.statistics import Estimate, estimate
+from tlm_repro.reporting.style import LINES, MARKERS, NEUTRAL, PALETTE, architecture_title, blank, theme
+
+PROFILES: tuple[Profile, ...] = ("mlp", "block", "norm_ratio")
+COLUMNS = (
+    *("architecture", "scale", "allocation", "quantity", "layers", "seeds", "basis"),
+    *("uniform", "tapered", "difference", "difference_se", "difference_interval", "toy"),
+)
+Seeds = dict[int, Novelty]  # seed → measurement
+
+
+def pairs(measurements: Sequence[Novelty]) -> dict[tuple[str, str], dict[str, Seeds]]:
+    """(architecture, scale) → allocation → seed → measurement, uniform first; only where uniform and another are."""
+    found: dict[tuple[str, str], dict[str, Seeds]] = {}
+    for item in measurements:
+        if (run := item.model.run) is not None:
+            group = found.setdefault((run.architecture, run.scale), {})
+            group.setdefault(run.allocation, {})[run.seed] = item
+    return {
+        key: {"uniform": group["uniform"], **{name: seeds for name, seeds in group.items() if name != "uniform"}}
+        for key, group in found.items()
+        if "uniform" in group and len(group) > 1
+    }
+
+
+def table(measurements: Sequence[Novelty], *, toy: bool) -> pd.DataFrame:
+    """One row a pair and quantity: the late layers' mean of each profile, uniform, tapered and the difference.
+
+    A quantity that a file lacks, as the norm ratio in older ones, has no row.
+    """
+    rows: list[dict[str, Any]] = []
+    for (architecture, scale), allocations in pairs(measurements).items():
+        uniform = allocations["uniform"]
+        for allocation, quantity in itertools.product(list(allocations)[1:], PROFILES):
+            effect = difference(allocations[allocation], uniform, quantity)
+            if effect is None:
+                continue
+            row: dict[str, Any] = {"architecture": architecture, "scale": scale, "allocation": allocation}
+            row |= {"quantity": quantity, "layers": late_text(uniform), "seeds": effect.seeds, "basis": effect.basis}
+            row |= {"uniform": level(uniform, quantity), "tapered": level(allocations[allocation], quantity)}
+            row |= {"difference": effect.mean, "difference_se": effect.stderr}
+            rows.append(row | {"difference_interval": effect.half_width, "toy": toy})
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def late_text(seeds: Seeds) -> str:
+    """The late layers, as `16 to 22`."""
+    layers = depth.late_layers(next(iter(seeds.values())).model.layers)
+    return f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else ", ".join(map(str, layers))
+
+
+def level(seeds: Seeds, quantity: Profile) -> float:
+    values = [found[0] for item in seeds.values() if (found := depth.late(item, quantity))]
+    return sum(values) / len(values)
+
+
+def difference(tapered: Mapping[int, Novelty], uniform: Mapping[int, Novelty], quantity: Profile) -> Estimate | None:
+    """Tapered − uniform over the seeds that have both; None where none has."""
+    both = [
+        (depth.late(tapered[seed], quantity), depth.late(uniform[seed], quantity))
+        for seed in sorted(tapered.keys() & uniform.keys())
+    ]
+    values = [Measurement(one[0] - other[0], math.hypot(one[1], other[1])) for one, other in both if one and other]
+    return estimate(values) if values else None
+
+
+def figure(measurements: Sequence[Novelty], *, toy: bool) -> Figure:
+    """ρ_MLP, ρ_block and the norm ratio by layer, uniform against tapered: a row of panels a pair.
+
+    Runs that differ in their seed alone are averaged; the band is one standard error. The last third is shaded, its
+    difference stands above the panel.
+    """
+    found = pairs(measurements)
+    with theme():
+        drawing = blank(11.5, 0.6 + 2.9 * max(1, len(found)), toy=toy and bool(found))
+        grid = drawing.subplots(max(1, len(found)), len(PROFILES), squeeze=False)
+        for row, ((architecture, scale), allocations) in zip(grid, found.items(), strict=False):
+            for axes, quantity in zip(row, PROFILES, strict=True):
+                by_layer(axes, allocations, quantity)
+                axes.set_ylabel(LABELS[quantity])
+            seeds = len(allocations["uniform"])
+            title = f"{architecture_title(architecture)} {scale} ({seeds} seed{'s' if seeds > 1 else ''})"
+            row[0].annotate(title, (0, 1.2), xycoords="axes fraction", fontsize=10.5, fontweight="bold")
+        for axes in grid[-1]:
+            axes.set_xlabel("layer")
+        entries = {
+            label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        drawing.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=max(1, len(entries)))
+    return drawing
+
+
+def by_layer(axes: Axes, allocations: Mapping[str, Seeds], quantity: Profile) -> None:
+    """One line an allocation over the layer index; a layer without an MLP is a gap."""
+    titles = []
+    for place, (allocation, seeds) in enumerate(allocations.items()):
+        measured = [item for item in seeds.values() if getattr(item, quantity)]
+        if not measured:
+            continue
+        means, errors = zip(*averages(measured, quantity), strict=True)
+        look: dict[str, Any] = {"color": PALETTE[(place - 1) % len(PALETTE)] if place else NEUTRAL}
+        look |= {"linestyle": LINES[0 if place else 1], "marker": MARKERS[place % len(MARKERS)], "markersize": 3.5}
+        axes.plot(range(len(means)), means, label=allocation, **look)
+        low, high = (
+            [mean + sign * (known(error) or 0) for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1)
+        )
+        axes.fill_between(range(len(means)), low, high, color=look["color"], alpha=0.15, linewidth=0)
+        if place and (effect := difference(seeds, allocations["uniform"], quantity)):
+            margin = "" if math.isnan(effect.half_width) else f" ± {effect.half_width:.3f}"
+            titles.append(f"late: {effect.mean:+.3f}{margin}".replace("-", "−"))
+    layers = depth.late_layers(next(iter(allocations["uniform"].values())).model.layers)
+    if len(layers):
+        axes.axvspan(layers[0] - 0.5, layers[-1] + 0.5, color=LEVEL_COLOUR, alpha=0.25, linewidth=0, zorder=0)
+    if quantity == "norm_ratio":
+        axes.set_yscale("log")
+    else:
+        axes.axhline(0, color=LEVEL_COLOUR, linewidth=0.8, zorder=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title("\n".join(titles), fontsize=9)

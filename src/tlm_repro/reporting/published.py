@@ -1,0 +1,56 @@
+"""The paper's own numbers, in the shape of ours."""
+
+import math
+from importlib import resources
+from typing import Any, Literal
+
+import pandas as pd
+
+from tlm_repro.reporting.results import MAIN_METRICS, PERPLEXITIES, Cell, Results, View, frames
+
+LOSS_RESOLUTION = 0.005  # nats: every published 440M perplexity is exp(loss rounded to 0.01 nat)
+
+
+def reference(name: Literal["table1_sweep", "figure2_motivation", "table2_main"]) -> pd.DataFrame:
+    """A published table as printed: perplexities, and accuracies in percent; empty where the number isn't published."""
+    source = resources.files("tlm_repro.reporting") / "reference" / f"{name}.csv"
+    with source.open(encoding="utf-8") as file:
+        return pd.read_csv(file)
+
+
+def published_loss(perplexity: float) -> float:
+    """The loss in nats behind a published 440M perplexity, to the two decimals it is known to."""
+    return round(math.log(perplexity), 2)
+
+
+def published() -> tuple[Results, list[View]]:
+    """The paper's tables in the shape of ours: accuracies as fractions, each value with the resolution of its print."""
+    rows: list[dict[str, Any]] = []
+    cells: dict[str, list[Cell]] = {"motivation": [], "sweep": [], "main": []}
+
+    def add(experiment: str, label: str, architecture: str, scale: str, values: dict[str, tuple[float, float]]) -> None:
+        run = f"published {experiment} {architecture} {scale} {label}"
+        labels = {"architecture": architecture, "scale": scale, "allocation": label, "seed": 0}
+        cells[experiment].append(Cell(label=label, run=run, width=None, layers=None, **{k: labels[k] for k in labels}))
+        for metric, (value, resolution) in values.items():
+            rows.append(
+                {"run": run, **labels, "suite": "published", "metric": metric, "value": value, "resolution": resolution}
+            )
+
+    for experiment, name in (("motivation", "figure2_motivation"), ("sweep", "table1_sweep")):
+        for _, row in reference(name).iterrows():  # type: ignore[arg-type]
+            values = {"val_loss": (published_loss(row["val_ppl"]), LOSS_RESOLUTION), "val_ppl": (row["val_ppl"], 0.005)}
+            add(experiment, row["allocation"], "transformer", "440m", values)
+    for _, row in reference("table2_main").iterrows():
+        printed = {metric: row[metric] for metric in MAIN_METRICS if not math.isnan(row[metric])}
+        values = {metric: printed_value(metric, value) for metric, value in printed.items()}
+        add("main", row["allocation"], row["arch"], row["scale"], values)
+    views = [View(experiment=name, toy=False, config="published", cells=tuple(found)) for name, found in cells.items()]
+    return frames(rows, []), views
+
+
+def printed_value(metric: str, value: float) -> tuple[float, float]:
+    """(value in file units, half its last digit): perplexities and the average have two decimals, accuracies one."""
+    if metric in PERPLEXITIES:
+        return value, 0.005
+    return value / 100, (0.00005 if metric == "avg" else 0.0005)

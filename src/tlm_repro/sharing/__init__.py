@@ -1,0 +1,1 @@
+"""What others can pull: finished products, in trees that DVC versions."""

@@ -1,0 +1,46 @@
+"""The repository itself, as a fresh clone has it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from small_workflow import ROOT
+
+from tlm_repro.sharing.products import TREES, survey
+from tlm_repro.sharing.trees import REPOSITORY_LIMIT
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, run) -> Path:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git history here")
+    run(tmp_path, f"git clone -q {ROOT} fresh")
+    return tmp_path / "fresh"
+
+
+def test_the_bare_pull_succeeds_and_brings_what_the_lock_names(fresh: Path, run):
+    run(fresh, "dvc pull")
+    stages = yaml.safe_load((fresh / "dvc.lock").read_text())["stages"]
+    assert set(stages) == set(TREES)
+    for name, tree in TREES.items():
+        present = [path for path in (fresh / "results" / tree).rglob("*") if path.is_file()]
+        assert len(present) == stages[name]["outs"][0]["nfiles"]
+        found = survey(name, fresh / "results")
+        assert (found.unfinished, found.broken) == ([], [])
+
+
+def test_the_remote_in_the_repository_is_small():
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "artifacts"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert sum((ROOT / name).stat().st_size for name in listed.stdout.split()) < REPOSITORY_LIMIT
+
+
+def test_each_kind_of_artifact_has_a_stage_with_one_tree_that_dvc_repro_keeps():
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    outs = {name: stage["outs"] for name, stage in stages.items()}
+    assert {name: [next(iter(out)) for out in found] for name, found in outs.items()} == {
+        name: [f"results/{tree}"] for name, tree in TREES.items()
+    }
+    assert all(next(iter(found[0].values()))["persist"] for found in outs.values())

@@ -1,0 +1,88 @@
+"""Runs the long way: plain loops over whole batches, with unfused optimisers, clipping and schedule by hand."""
+
+import math
+
+import torch
+from torch import nn
+
+from tlm_repro.data.batches import Batches
+from tlm_repro.data.shards import TokenData
+from tlm_repro.spec import RunSpec
+from tlm_repro.training.preparation import initial_model
+
+
+def reference(spec: RunSpec, data: TokenData) -> tuple[nn.Module, list[float], list[float]]:
+    """The run again, the long way: plain loop, unfused AdamW, whole batches, clipping and schedule by hand."""
+    training = spec.training
+    model = initial_model(spec.model, data, training.seed)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(training.beta1, training.beta2), eps=training.eps, foreach=False)
+    batches = Batches(
+        data.train,
+        sequence_length=training.sequence_length,
+        batch_sequences=training.batch_sequences,
+        seed=training.seed,
+    )
+    losses, norms = [], []
+    for step in range(training.steps):
+        batch = torch.from_numpy(batches.batch(step))
+        log_probabilities = model(input_ids=batch[:, :-1]).logits.log_softmax(dim=-1)
+        loss = -log_probabilities.gather(2, batch[:, 1:, None]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = math.sqrt(sum(float(parameter.grad.double().square().sum()) for parameter in model.parameters()))
+        for parameter in model.parameters():
+            parameter.grad *= min(1.0, training.clip_norm / norm)
+        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
+        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step + 1 - warm) / rest)
+        final = training.final_learning_rate_ratio
+        for group in optimizer.param_groups:
+            group["lr"] = training.peak_learning_rate * min((step + 1) / warm, final + (1 - final) * fall)
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm)
+    return model, losses, norms
+
+
+def by_hand(spec: RunSpec, data: TokenData, skipped: frozenset[int] = frozenset()) -> dict[str, torch.Tensor]:
+    """The run with an optimiser for each tensor, which is fed the mean of its period's gradients, zero where skipped;
+    a tensor of period 1 rests in a skipped step."""
+    training = spec.training
+    model = initial_model(spec.model, data, training.seed)
+    tensors = dict(model.named_parameters())
+    periods = {name: 2 ** int(name.split("levels.")[1][0]) if "levels." in name else 1 for name in tensors}
+    optimizers = {
+        name: torch.optim.AdamW(
+            [tensor],
+            betas=(training.beta1, training.beta2),
+            eps=training.eps,
+            weight_decay=training.weight_decay if tensor.ndim > 1 else 0.0,
+            foreach=False,
+        )
+        for name, tensor in tensors.items()
+    }
+    batches = Batches(data.train, sequence_length=16, batch_sequences=8, seed=training.seed)
+    held: dict[str, list[torch.Tensor]] = {name: [] for name in tensors}
+    for step in range(1, training.steps + 1):
+        batch = torch.from_numpy(batches.batch(step - 1))
+        gradients = torch.autograd.grad(
+            model(input_ids=batch[:, :-1], shift_labels=batch[:, 1:]).loss, list(tensors.values())
+        )
+        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
+        scale = 0.0 if step in skipped else min(1.0, training.clip_norm / norm)
+        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
+        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / rest)
+        final = training.final_learning_rate_ratio
+        rate = training.peak_learning_rate * min(step / warm, final + (1 - final) * fall)
+        for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
+            if periods[name] == 1 and step in skipped:
+                continue
+            held[name].append(gradient * scale)
+            if step % periods[name] == 0:
+                tensor.grad = torch.stack(held[name]).mean(dim=0)
+                optimizers[name].param_groups[0]["lr"] = rate
+                optimizers[name].step()
+                held[name].clear()
+    return {name: tensor.detach() for name, tensor in tensors.items()}

@@ -1,0 +1,100 @@
+"""Products of the expensive stages without the expense: whole by their manifests, with results that can be rendered."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from tlm_repro.artifacts import write_json, write_manifest
+from tlm_repro.config_loading import load
+from tlm_repro.grid import Grid, expand
+from tlm_repro.models.accounting import forward_flops, parameters, training_flops
+from tlm_repro.spec import RunSpec
+
+CONTENTS = {
+    "data": ("tokenizer/tokenizer.json", "train/0000.npy", "validation/0000.npy", "validation.jsonl"),
+    "model": ("model/model.safetensors", "model/config.json", "spec.json", "metrics.jsonl"),
+    "samples": ("single_1_512.parquet",),
+}
+TREES = {"data": "data", "model": "models", "samples": "needles"}
+
+
+def product(results: Path, kind: str, id: str) -> Path:
+    """A folder whose contents follow from its name, and its manifest."""
+    folder, chance = results / TREES[kind] / id, random.Random(id)
+    files = [folder / name for name in CONTENTS[kind]]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(chance.randbytes(500))
+    return write_manifest(folder, kind=kind, id=id, spec={}, summary={}, files=files, device="cpu", wall_time_s=1.0)  # type: ignore[arg-type]
+
+
+def finish(folder: Path) -> Grid:
+    """Every product of the expensive stages that `folder`/config.yaml asks for."""
+    grid, results = expand(load(folder / "config.yaml")), folder / "results"
+    product(results, "data", grid.data.name)
+    for name in grid.samples:
+        product(results, "samples", name)
+    for run, spec in grid.runs.items():
+        product(results, "model", run)
+        for name, suite in grid.suites[run].items():
+            write_json(results / f"evaluations/{run}/{name}.json", evaluation(spec, suite))
+    for name, task in grid.novelty.items():
+        write_json(results / f"novelty/{name}.json", novelty(task.run and grid.runs[task.run], task.name))
+    return grid
+
+
+def evaluation(spec: RunSpec, suite: Any) -> dict[str, Any]:
+    chance = random.Random(spec.id + suite.suite)
+    facts = {
+        "parameters": parameters(spec.model).total,
+        "forward_flops": forward_flops(spec.model, spec.model.sequence_length),
+        "training_flops": training_flops(spec.model, spec.training.tokens),
+        "tokens": spec.training.tokens,
+        "layers": spec.model.layers,
+        "model_width": spec.model.model_width,
+        "intermediate_sizes": list(spec.model.intermediate_sizes),
+    }
+    details: dict[str, Any] = {}
+    if suite.suite == "validation":
+        loss = 3 + chance.random()
+        values = {"val_loss": loss, "val_ppl": 2.718281828**loss}
+    elif suite.suite == "zero_shot":
+        values = {task.replace("wikitext", "wikitext_ppl"): chance.random() for task in suite.tasks}
+        values |= {name: 20 + chance.random() for name in values if name.endswith("_ppl")}
+    else:
+        values = {f"niah_{task}_{length}": 0.5 for task in suite.samples.tasks for length in suite.samples.lengths}
+        rows = [{"depth": depth, "found": 1, "needed": 2} for depth in (0.0, 0.5, 1.0)]
+        details = {
+            "needles": dict.fromkeys(values, rows),
+            "rope_scaling": {"kind": "none", "lengths": {}},
+            "generator": "own",
+        }
+    return {
+        "schema": 1,
+        "kind": "evaluation",
+        "suite": suite.suite,
+        "run": {"id": spec.id, **spec.labels.model_dump()},
+        "model": facts,
+        "metrics": {name: {"value": value, "stderr": 0.01, "items": 6} for name, value in values.items()},
+        "details": details,
+        "versions": {"torch": "2"},
+        "device": "cpu",
+        "wall_time_s": 1.0,
+    }
+
+
+def novelty(spec: RunSpec | None, name: str) -> dict[str, Any]:
+    chance, layers = random.Random(name), spec.model.layers if spec else 6
+    rho = [[{"mean": chance.random(), "stderr": 0.01} for _ in range(layers)] for _ in range(2)]
+    labels = {"id": spec.id, **spec.labels.model_dump()} if spec else None
+    correlation = {"r": 0.5, "layers": layers - 2}
+    return {
+        "schema": 1,
+        "kind": "novelty",
+        "model": {"name": spec.id if spec else name, "run": labels, "layers": layers, "parameters": 9},
+        "tokens": 256,
+        "window": 128,
+        "block": rho[0],
+        "mlp": rho[1],
+        "correlation": {"block": correlation, "mlp": correlation},
+    }
