@@ -132,3 +132,16 @@ def test_the_lock_makes_a_second_process_wait(tmp_path: Path):
         waited = time.monotonic() - start
         assert holder.poll() is not None or waited > 1
     assert holder.wait() == 0
+
+
+def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path):
+    own = ("model", "part_*.bin")
+    artifacts.refuse_foreign(tmp_path / "absent", own)
+    for name in ("model", "part_1.bin", ".lock"):
+        (tmp_path / name).touch()
+    artifacts.refuse_foreign(tmp_path, own)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ArtifactError, match=r"holds 'thesis\.tex'"):
+        artifacts.refuse_foreign(tmp_path, own)
+    with pytest.raises(ArtifactError, match="is a file"):
+        artifacts.refuse_foreign(tmp_path / "model", own)

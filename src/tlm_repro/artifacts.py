@@ -7,6 +7,7 @@ through the manifest, so a half-written folder is never mistaken for a finished 
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import hashlib
 import importlib.metadata
 import json
@@ -16,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -86,6 +87,23 @@ def check_writable(path: Path) -> None:
         problem = problem or f"can't be written ({error.strerror or error})"
     if problem:
         raise ArtifactError(f"--out: {path} {problem}: name a file in a folder that can be written, with free space")
+
+
+def refuse_foreign(folder: Path, own: Iterable[str]) -> None:
+    """Raises ArtifactError where a product's folder holds what isn't part of it: writing it there could destroy that.
+
+    Args:
+        own: names, or patterns of names, of the product's own files and folders; hidden ones are passed over.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ArtifactError(f"--out: {folder} is a file: name one in a folder of its own")
+    patterns = tuple(own)
+    for path in sorted(folder.glob("[!.]*")):
+        if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in patterns):
+            raise ArtifactError(
+                f"--out: {folder} holds '{path.name}', which isn't of this command's making and could be lost: "
+                "choose a folder of its own"
+            )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -304,3 +304,12 @@ def test_progress_in_a_log_file_is_a_plain_line_now_and_then(capsys, monkeypatch
         progress.add(500)
         progress.add(700)
     assert capsys.readouterr().err == "tokenising: 500 of 2,000 tokens\ntokenising: 1,200 of 2,000 tokens\n"
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(corpus, tmp_path):
+    (tmp_path / "train").mkdir()
+    for name in ("train/own.txt", "thesis.tex"):
+        (tmp_path / name).write_text("years of work")
+    with pytest.raises(ArtifactError, match=r"holds 'thesis\.tex'"):
+        build(data_spec(corpus), tmp_path, workers=1)
+    assert (tmp_path / "train/own.txt").read_text() == "years of work"

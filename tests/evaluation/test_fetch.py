@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tlm_repro.artifacts import read_manifest
-from tlm_repro.errors import ConfigError, EvaluationError
+from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS
 from tlm_repro.evaluation.fetch import fetch
 
@@ -218,7 +218,7 @@ def test_a_folder_with_other_things_is_left_alone(mirror: Path, tmp_path: Path) 
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir()
         (folder / name).write_text(text)
-        with pytest.raises(EvaluationError, match=f"holds '{name}', which isn't of this command's making"):
+        with pytest.raises(ArtifactError, match=f"holds '{name}', which isn't of this command's making"):
             fetch(folder, ["piqa"], mirror=mirror, report=lambda _: None)
         assert [path.name for path in folder.iterdir()] == [name]
         assert (folder / name).read_text() == text

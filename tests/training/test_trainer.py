@@ -324,3 +324,15 @@ def test_compiled_and_checkpointed_it_ends_like_any_other(
     loaded = safe_open(tmp_path / "both" / "model" / "model.safetensors", framework="pt")
     with loaded as file, safe_open(tmp_path / "plain" / "model" / "model.safetensors", framework="pt") as other:
         assert set(file.keys()) == set(other.keys())
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(
+    tiny_run: Run, periodic_data: TokenData, place: dict[str, Path]
+) -> None:
+    mine = place["folder"] / "model" / "own.safetensors"
+    for path in (mine, place["folder"] / "thesis.tex"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("years of work")
+    with pytest.raises(ArtifactError, match=r"holds 'thesis\.tex'"):
+        pretrain(tiny_run(), periodic_data, **place, options=TrainerOptions())
+    assert mine.read_text() == "years of work"

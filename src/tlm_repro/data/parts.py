@@ -10,11 +10,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.artifacts import Manifest, exclusive, read_json, read_manifest, sha256_file, write_json, write_manifest
+from tlm_repro.artifacts import (
+    Manifest,
+    exclusive,
+    read_json,
+    read_manifest,
+    refuse_foreign,
+    sha256_file,
+    write_json,
+    write_manifest,
+)
 from tlm_repro.data.corpora import Source, documents
 from tlm_repro.data.sources import grouped, pinned, sources
 from tlm_repro.data.tokenisation import (
     FINISHED,
+    OWN,
     Splits,
     finished,
     make_tokenizer,
@@ -66,6 +76,7 @@ def start(spec: DataSpec, folder: Path) -> Plan:
     Raises:
         DataError: the corpus or the tokenizer can't be had.
     """
+    refuse_foreign(folder, OWN)
     with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
         found = sources(spec.corpus)
         corpus = pinned(spec.corpus, found)

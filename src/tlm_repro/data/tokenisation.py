@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from tlm_repro.artifacts import Manifest, atomic_path, exclusive, read_manifest, sha256_file, write_manifest
+from tlm_repro.artifacts import (
+    Manifest,
+    atomic_path,
+    exclusive,
+    read_manifest,
+    refuse_foreign,
+    sha256_file,
+    write_manifest,
+)
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import Document, documents, held_out
 from tlm_repro.data.shards import ShardWriter
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LOG_SECONDS = 30.0
+OWN = ("tokenizer", "train", "validation", "parts", "validation.jsonl", "manifest.json")  # of a data set's folder
 FINISHED = ".finished.json"  # a copy of the manifest: Snakemake deletes the manifest before it starts a job again
 
 
@@ -98,6 +107,7 @@ def build(spec: DataSpec, folder: Path, *, workers: int) -> dict[str, Any]:
     Raises:
         DataError: the corpus or the tokenizer can't be had, one side of the split is empty, or the disk is full.
     """
+    refuse_foreign(folder, OWN)
     with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
         kept = finished(spec, folder)
         if kept is not None:

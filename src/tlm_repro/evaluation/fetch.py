@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tlm_repro import artifacts
 from tlm_repro.artifacts import exclusive, fingerprint, read_json, staging, write_json, write_manifest
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmark_data import cause, described, hub_source, redirected, stock_tasks
@@ -115,19 +116,14 @@ def plan(tasks: list[str], revisions: Mapping[str, str], mirror: Path | None) ->
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raises EvaluationError where the folder holds other things, a run for example: its manifest would be lost."""
+    """Raises ArtifactError where the folder holds other things, a run for example: its manifest would be lost."""
     try:
         manifest = read_json(folder / MANIFEST)
     except ArtifactError:  # none, or a damaged one, which is written anew
         manifest = {}
     if isinstance(manifest, dict) and manifest.get("kind") == KIND:
         return
-    known = {*BENCHMARKS, *(() if manifest else (MANIFEST,))}
-    strays = [path.name for path in sorted(folder.glob("[!.]*")) if path.name not in known]
-    if strays:
-        raise EvaluationError(
-            f"--out: {folder} holds '{strays[0]}', which isn't of this command's making: choose a folder of its own"
-        )
+    artifacts.refuse_foreign(folder, [*BENCHMARKS, *(() if manifest else (MANIFEST,))])
 
 
 def refuse_other(folder: Path, want: Wanted, found: Source | None) -> None:

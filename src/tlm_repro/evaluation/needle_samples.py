@@ -7,7 +7,6 @@ their order matters.
 
 import json
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tlm_repro.artifacts import Manifest, fingerprint, read_manifest, staging, write_manifest
+from tlm_repro.artifacts import Manifest, fingerprint, read_manifest, refuse_foreign, staging, write_manifest
 from tlm_repro.data.corpora import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation import haystack
@@ -31,7 +30,7 @@ GENERATOR_VERSION = 1
 # Nominal depths 0, 0.1 … 1. Sample i takes level 5 + 4i modulo 11: any few in a row are spread over all the depths.
 LEVELS, FIRST_LEVEL, STRIDE = 11, 5, 4
 LISTS = ("keys", "values", "depths")
-PRODUCT = re.compile(rf"manifest\.json|({'|'.join(NEEDLE_TASKS)})_\d+\.parquet")  # files of the folder of samples
+OWN = ("manifest.json", *(f"{task}_*.parquet" for task in NEEDLE_TASKS))  # files of the folder of samples
 
 
 @dataclass(frozen=True)
@@ -187,13 +186,12 @@ def write_samples(
 
     Raises:
         EvaluationError: another version of the generator is asked for, or a sample can't be made.
-        ConfigError: the folder holds something else, which would be lost.
+        ArtifactError: the folder holds something else, which would be lost.
     """
     import pandas as pd
 
     folder = folder.resolve()  # "." has no name to be replaced by
-    refuse_other(folder)
-
+    refuse_foreign(folder, OWN)
     if spec.version != GENERATOR_VERSION:
         raise EvaluationError(
             f"the spec asks for version {spec.version} of the generator, this package has {GENERATOR_VERSION}: "
@@ -226,18 +224,6 @@ def write_samples(
             wall_time_s=time.perf_counter() - start,
         )
     return read_manifest(folder / "manifest.json", kind="samples")
-
-
-def refuse_other(folder: Path) -> None:
-    """Raises ConfigError where the folder, which is replaced as a whole, holds more than samples."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--out: {folder} is a file: name a manifest.json in a folder of its own")
-    for path in sorted(folder.glob("[!.]*")):
-        if not PRODUCT.fullmatch(path.name):
-            raise ConfigError(
-                f"--out: {folder} is replaced as a whole and holds '{path.name}', which isn't of this command's "
-                "making: name a manifest.json in a folder of its own"
-            )
 
 
 def opened_samples(manifest: Path, spec: NeedleSamplesSpec) -> Manifest:

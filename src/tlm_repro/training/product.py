@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import atomic_path, read_manifest, staging, write_json, write_manifest
+from tlm_repro.artifacts import atomic_path, read_manifest, refuse_foreign, staging, write_json, write_manifest
 from tlm_repro.errors import ArtifactError
 from tlm_repro.models.accounting import forward_flops, parameters, training_flops
 from tlm_repro.spec import RunSpec
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData
 
 RECORD = "finished.json"
+OWN = ("model", "spec.json", METRICS, "manifest.json")
 
 
 def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] | None:
@@ -28,8 +29,9 @@ def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] |
     the product still matches, so that nothing is trained twice.
 
     Raises:
-        ArtifactError: `folder` holds another run's product, or one that doesn't match its manifest.
+        ArtifactError: `folder` holds another run's product, one that doesn't match its manifest, or something else.
     """
+    refuse_foreign(folder, OWN)
     manifest = folder / "manifest.json"
     if not manifest.exists() and (checkpoints / RECORD).exists():
         with contextlib.suppress(ArtifactError), atomic_path(manifest) as candidate:
