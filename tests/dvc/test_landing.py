@@ -10,6 +10,8 @@ from small_workflow import ROOT
 from tlm_repro.sharing.products import TREES, survey
 from tlm_repro.sharing.trees import REPOSITORY_LIMIT
 
+EMPTY = ".dvc/cache/files/md5/d7/51713988987e9331980363e24189ce.dir"
+
 
 @pytest.fixture
 def fresh(tmp_path: Path, run) -> Path:
@@ -28,6 +30,14 @@ def test_the_bare_pull_succeeds_and_brings_what_the_lock_names(fresh: Path, run)
         assert len(present) == stages[name]["outs"][0]["nfiles"]
         found = survey(name, fresh / "results")
         assert (found.unfinished, found.broken) == ([], [])
+
+
+def test_each_kind_can_be_pulled_where_nothing_of_it_is_published(fresh: Path, run):
+    """The list of an empty tree is committed though DVC ignores its cache: `git add -f`, and never again."""
+    assert EMPTY in run(fresh, "git ls-files .dvc/cache"), f"git add -f {EMPTY}"
+    stages = yaml.safe_load((fresh / "dvc.lock").read_text())["stages"]
+    for name in (name for name in TREES if not stages[name]["outs"][0]["nfiles"]):
+        run(fresh, f"dvc pull {name}")
 
 
 def test_the_remote_in_the_repository_is_small():
