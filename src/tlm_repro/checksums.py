@@ -1,7 +1,7 @@
 """sha256 of large files, computed once: remembered with what a changed file can't keep, outside the product itself.
 
-A file is held for the same while its path, size, times of modification and change, and inode are. One record a folder,
-replaced whole: processes that check the same folder at the same time only do the same work twice.
+A file is held for the same while its path, size, time of modification and inode are. One record a folder, replaced
+whole: processes that check the same folder at the same time only do the same work twice.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-Identity = tuple[int, int, int, int]  # size, times of modification and of change in ns, inode
+Identity = tuple[int, int, int]  # size, modification time in ns, inode
 
 
 def cache_folder() -> Path:
@@ -25,8 +25,7 @@ def cache_folder() -> Path:
 
 def identity(path: Path) -> Identity:
     found = path.stat()
-    # A program can set the first time back, the second only the kernel writes.
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def sha256_file(path: Path) -> str:
