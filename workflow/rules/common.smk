@@ -62,6 +62,10 @@ def token_parts(wildcards):
     return [f"{folder}/job-{job}-of-{jobs}.json" for job in range(jobs)] if jobs > 1 else []
 
 
+def data_folder(wildcards):
+    return f"results/data/{wildcards.data}"
+
+
 def run_spec(wildcards):
     return known(GRID.runs, "run", wildcards.run).to_json()
 

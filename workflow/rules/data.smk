@@ -8,7 +8,7 @@ rule tokenize_start:
     threads: 1
     params:
         spec=data_spec,
-        folder="results/data/{data}",
+        folder=data_folder,
     message:
         "Making the tokenizer and planning the parts of {wildcards.data}"
     shell:
@@ -27,7 +27,7 @@ rule tokenize_part:
         "logs/tokenize/{data}-{job}-of-{jobs}.tsv"
     threads: 1
     params:
-        folder="results/data/{data}",
+        folder=data_folder,
     message:
         "Tokenising {wildcards.data}, job {wildcards.job} of {wildcards.jobs}"
     shell:
