@@ -57,6 +57,32 @@ class Estimate:
         return int(np.sign(self.mean)) if abs(self.mean) + slack > self.half_width and abs(self.mean) > slack else 0
 
 
+def p_value(effect: Estimate) -> float:
+    """Two-sided p of no effect: Student's over seeds, else normal. Printed values are in order or equal: 0 or 1."""
+    if effect.basis == "rounding":
+        return 0.0 if effect.sign else 1.0
+    if math.isnan(effect.stderr):
+        return 1.0
+    if effect.stderr == 0:
+        return 0.0 if effect.mean else 1.0
+    ratio = abs(effect.mean) / effect.stderr
+    student = effect.basis == "seeds" and effect.bounds is None
+    return float(2 * (stats.t.sf(ratio, effect.seeds - 1) if student else stats.norm.sf(ratio)))
+
+
+def holm(p_values: Sequence[float], level: float = 1 - LEVEL) -> list[bool]:
+    """Which hypotheses are rejected when all are judged together: Holm (1979), Scandinavian Journal of Statistics 6.
+
+    The chance of one false rejection among them, whatever their dependence, is at most `level`.
+    """
+    rejected, count = [False] * len(p_values), len(p_values)
+    for rank, index in enumerate(sorted(range(count), key=lambda index: p_values[index])):
+        if p_values[index] > level / (count - rank):
+            break
+        rejected[index] = True
+    return rejected
+
+
 def natural_unit(metric: str) -> str:
     """The unit in which effects on `metric` are given."""
     return "nats" if metric == "val_loss" or metric in PERPLEXITIES else "points"

@@ -1,6 +1,8 @@
 """A verdict: comparisons whose effect is positive when a claim holds, counted and put into words.
 
-A comparison counts, either way, only where its interval excludes zero.
+A claim holds where each of its comparisons is clearly as it says: each interval excludes zero, and since all must,
+none of them needs a correction. It doesn't hold where one is clearly the other way, and of many comparisons some are by
+chance: there all are judged together, by Holm's method.
 """
 
 import math
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tlm_repro.reporting.results import Cells, Results
-from tlm_repro.reporting.statistics import BASIS_TEXT, Estimate, difference, natural_unit
+from tlm_repro.reporting.statistics import BASIS_TEXT, Estimate, difference, holm, natural_unit, p_value
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 
@@ -46,22 +48,34 @@ def not_run(reason: str) -> Outcome:
     return Outcome("not run", "—", "—", reason)
 
 
+def contrary(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Those that go the other way beyond chance, all comparisons judged together (Holm)."""
+    rejected = holm([p_value(comparison.effect) for comparison in comparisons])
+    return [
+        comparison
+        for comparison, sure in zip(comparisons, rejected, strict=True)
+        if sure and comparison.effect.mean < 0
+    ]
+
+
 def settle(comparisons: Sequence[Comparison], allowed: int = 0) -> Verdict:
     """Reproduced: all but `allowed` are clearly as claimed. Not reproduced: more than those clearly aren't."""
-    signs = [comparison.effect.sign for comparison in comparisons]
-    if signs.count(-1) > allowed:
+    if len(contrary(comparisons)) > allowed:
         return "not reproduced"
-    return "reproduced" if signs.count(1) >= len(signs) - allowed else "inconclusive"
+    agreeing = sum(comparison.effect.sign > 0 for comparison in comparisons)
+    return "reproduced" if agreeing >= len(comparisons) - allowed else "inconclusive"
 
 
 def outcome(comparisons: Sequence[Comparison], value: str, coverage: str = "", allowed: int = 0) -> Outcome:
     """Puts the comparisons into words."""
     total = len(comparisons)
     against = [comparison for comparison in comparisons if comparison.effect.sign < 0]
+    sure = contrary(comparisons)
     unclear = [comparison for comparison in comparisons if comparison.effect.sign == 0]
     parts = [f"{total - len(against) - len(unclear)} of {total} comparisons go as claimed beyond their intervals"]
     if against:
-        parts.append(f"{len(against)} the other way ({some(against)})")
+        together = "" if total == 1 else f", {len(sure)} of them when all are judged together"
+        parts.append(f"{len(against)} the other way{together} ({some(against)})")
     if unclear:
         parts.append(f"{len(unclear)} within their intervals ({some(unclear)})")
     sentences = [", ".join(parts)]
