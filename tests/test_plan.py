@@ -88,7 +88,7 @@ def test_the_papers_flops_are_six_a_parameter_and_token_and_attention(paper: Pla
         layers, d = shapes[run.scale]
         products = 6 * (run.parameters - 32_000 * d) * run.tokens
         attention = 12 * layers * d * 4096 * run.tokens
-        if run.architecture == "titans":  # sees a window, and writes its memory
+        if run.arch == "titans":  # sees a window, and writes its memory
             assert products < run.flops < products + attention
         else:
             assert run.flops == pytest.approx(products + attention, rel=1e-3)
@@ -207,7 +207,7 @@ def test_assumptions_that_cant_be_are_refused(tiny: Grid, stated: dict[str, Any]
 
 RUN_FIELDS = {
     "id": str,
-    "architecture": str,
+    "arch": str,
     "scale": str,
     "allocation": str,
     "seed": int,

@@ -53,7 +53,7 @@ class RunCost:
     when one process measures and the others wait; `wall_hours` are both, on `processes` devices."""
 
     id: str
-    architecture: str
+    arch: str  # as the published tables call it
     scale: str
     allocation: str
     seed: int
@@ -196,13 +196,17 @@ def make(grid: Grid, assumed: Assumptions, results: Path) -> Plan:
 
 
 def _run(grid: Grid, spec: RunSpec, assumed: Assumptions, results: Path) -> RunCost:
-    hardware, model = grid.config.scales[spec.labels.scale].hardware, spec.model
+    labels, model = spec.labels, spec.model
+    hardware = grid.config.scales[labels.scale].hardware
     flops = training_flops(model, spec.training.tokens)
     looking = assumed.hours(_monitoring_flops(grid, spec)) * hardware.processes
     hours = assumed.hours(flops)
     return RunCost(
         id=spec.id,
-        **spec.labels.canonical(),
+        arch=labels.architecture,
+        scale=labels.scale,
+        allocation=labels.allocation,
+        seed=labels.seed,
         parameters=parameters(model).total,
         tokens=spec.training.tokens,
         steps=spec.training.steps,

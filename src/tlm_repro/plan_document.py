@@ -164,7 +164,7 @@ def _range(values: Iterable[float], show: Callable[[float], str]) -> str:
 def _training(plan: Plan) -> list[dict[str, str]]:
     groups: dict[tuple[str, str], list[RunCost]] = {}
     for run in plan.runs:
-        groups.setdefault((run.scale, run.architecture), []).append(run)
+        groups.setdefault((run.scale, run.arch), []).append(run)
     rows = [
         _priced(
             plan,
