@@ -35,9 +35,12 @@ artifacts: demo  ## the demo's measurements, for others to pull: commit dvc.lock
 test: environment-test  ## the tests that CI runs
 	@pytest
 
-.PHONY: test-cluster
-test-cluster: environment-test  ## the workflow through a real SLURM, installed here if need be (Debian, as root)
+.PHONY: slurm
+slurm:
 	@command -v slurmctld > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+
+.PHONY: test-cluster
+test-cluster: environment-test slurm  ## the workflow through a real SLURM, installed here if need be (Debian, as root)
 	@TLM_CLUSTER_TESTS=1 pytest tests/cluster
 
 .PHONY: lint
