@@ -5,21 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hub import HUB
 
 from tlm_repro.evaluation.benchmarks import DEMO_ITEMS
 
-# Data set, configuration and split that lm-eval 0.4.13 scores, by task.
-HUB: dict[str, tuple[str, str | None, str]] = {
-    "wikitext": ("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", "test"),
-    "lambada_openai": ("EleutherAI/lambada_openai", "default", "test"),
-    "piqa": ("baber/piqa", None, "validation"),
-    "hellaswag": ("Rowan/hellaswag", None, "validation"),
-    "winogrande": ("allenai/winogrande", "winogrande_xl", "validation"),
-    "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test"),
-    "arc_challenge": ("allenai/ai2_arc", "ARC-Challenge", "test"),
-    "social_iqa": ("lighteval/siqa", None, "validation"),
-    "boolq": ("aps/super_glue", "boolq", "validation"),
-}
 PAGES = [
     {"page": " = Harbour = \n \n The well @-@ known harbour was quiet , and its 1 @,@ 200 boats lay still . \n"},
     {"page": ' = Bread = \n \n " Bread " and salt were on the table ; nobody \'s hand had touched them . \n'},

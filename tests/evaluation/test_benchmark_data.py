@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hub import HUB
 
 from tlm_repro.data.corpora import Document
 from tlm_repro.errors import EvaluationError
@@ -16,18 +17,6 @@ from tlm_repro.evaluation.benchmark_data import hub_source, load_tasks, provenan
 from tlm_repro.evaluation.benchmark_folder import items_fingerprint, read_sources, rows_sha256
 from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS, benchmark
 from tlm_repro.spec import ZeroShotSpec
-
-HUB = {
-    "wikitext": ("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", "test"),
-    "lambada_openai": ("EleutherAI/lambada_openai", "default", "test"),
-    "piqa": ("baber/piqa", None, "validation"),
-    "hellaswag": ("Rowan/hellaswag", None, "validation"),
-    "winogrande": ("allenai/winogrande", "winogrande_xl", "validation"),
-    "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test"),
-    "arc_challenge": ("allenai/ai2_arc", "ARC-Challenge", "test"),
-    "social_iqa": ("lighteval/siqa", None, "validation"),
-    "boolq": ("aps/super_glue", "boolq", "validation"),
-}
 
 
 def path_spec(folder: Path, *tasks: str) -> ZeroShotSpec:
