@@ -28,6 +28,7 @@ pytestmark = [
 STEPS = 400  # of the runs that are disturbed
 # What a small machine without accounting needs beside the profile.
 OPTIONS = [
+    *("--configfile", "config.yaml"),
     *("--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"),
     *("--default-resources", "mem_mb=500", "runtime=10", "nodes=1", "tasks=1", "--set-threads", "tokenize=1"),
 ]

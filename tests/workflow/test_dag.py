@@ -98,9 +98,14 @@ def test_a_model_read_on_a_text_from_the_hub_needs_no_data_set_of_ours(checkout:
     assert jobs(output) == {"measure_novelty": 1}
 
 
-def test_the_paper_s_graph_from_an_empty_home_by_the_bare_profile_name(checkout: Path):
-    counts = jobs(dry_run(checkout, "all", "--profile", "slurm", "--configfile", "config/paper.yaml"))
+def test_the_bare_profile_name_gives_the_paper_s_graph_from_an_empty_home(checkout: Path):
+    counts = jobs(dry_run(checkout, "all", "--profile", "slurm"))
     assert (counts["pretrain"], counts["evaluate"], counts["measure_novelty"]) == (35, 35 + 16 + 16, 16 + 4)
+
+
+def test_another_configuration_takes_the_place_of_the_profile_s(checkout: Path):
+    counts = jobs(dry_run(checkout, "all", "--profile", "slurm", "--configfile", "config.yaml"))
+    assert counts["pretrain"] == jobs(dry_run(checkout, "all"))["pretrain"]
 
 
 TARGETS = {
