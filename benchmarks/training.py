@@ -24,9 +24,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.config import AllocationConfig
 from tlm_repro.config_loading import load
 from tlm_repro.devices import arithmetic_of, device_name, utilisation
+from tlm_repro.experiments import AllocationConfig
 from tlm_repro.grid import model_spec
 from tlm_repro.models.accounting import training_flops
 from tlm_repro.models.configuration import TLMConfig

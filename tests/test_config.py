@@ -168,6 +168,8 @@ BAD = [
     ("data/corpus/package", "///", r"data\.corpus\.package: '///' doesn't fit"),
     ("data/tokenizer/vocab_size", 10**9, r"data\.tokenizer\.vocab_size: 1000000000 doesn't fit"),
     ("seeds", [], r"seeds: .*at least 1 item"),
+    ("experiments/sweep/seeds", [2, 2], r"experiments\.sweep\.seeds: 2 stands twice"),
+    ("experiments/main/seeds", [], r"experiments\.main\.seeds: .*at least 1 item"),
     ("evaluation/niah/lengths", [512, 512], "evaluation.niah.lengths: 512 stands twice"),
     (
         "evaluation/niah",

@@ -142,6 +142,17 @@ def test_seeds_multiply_cells_and_share_their_data_order():
     assert pairs[("uniform", 1)] == pairs[("wider-late", 1)] == 1
 
 
+def test_an_experiment_can_have_seeds_of_its_own():
+    raw = demo()
+    raw["seeds"] = [3]
+    raw["experiments"]["motivation"]["seeds"] = [0, 1, 2]
+    grid, alone = grid_of(raw), edited("seeds", [3])
+    trained = {name: {cell.seed for cell in cells} for name, cells in grid.experiments.items()}
+    assert trained == {"motivation": {0, 1, 2}, "sweep": {3}, "main": {3}, "allocations": {3}}
+    assert len(grid.experiments["motivation"]) == 3 * 4
+    assert [cell.run for cell in grid.experiments["main"]] == [cell.run for cell in alone.experiments["main"]]
+
+
 def test_only_the_models_of_table_2_run_the_benchmarks():
     grid = grid_of(demo())
     benchmarked = {run for run, suites in grid.suites.items() if any(s.suite == "zero_shot" for s in suites.values())}

@@ -5,12 +5,12 @@ Descriptions say where a default comes from: [paper] stated there, [lineage] the
 """
 
 import math
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-from tlm_repro.allocation.widths import label
+from tlm_repro.config_fields import Integer, Name, Number, Section, Seeds
+from tlm_repro.experiments import AllocationConfig, ExperimentsConfig
 from tlm_repro.spec import (
     AnyText,
     Corpus,
@@ -22,28 +22,6 @@ from tlm_repro.spec import (
     Tokenizer,
     ZeroShotTask,
 )
-
-
-def _no_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number is expected, not true or false")
-    return value
-
-
-def _whole_number(value: Any) -> Any:
-    """Text is taken for the number in it: `snakemake --config seeds=[0,1]` gives the entries of a list as text."""
-    if isinstance(value, str):
-        return int(value)
-    return value
-
-
-Integer = Annotated[int, BeforeValidator(_whole_number), Field(strict=True)]
-Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=False)]  # YAML reads 4e-4 as text
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class DataConfig(Section):
@@ -144,73 +122,6 @@ class TrainingConfig(Section):
         ge=0,
         description="Batches whose loss or gradient isn't finite that a run may skip; one more stops it. [ours]",
     )
-
-
-class AllocationConfig(Section):
-    """How the MLP budget is spread over depth. A parameter that the schedule doesn't have is an error."""
-
-    schedule: str = Field(description="`uniform`, `linear`, `cosine`, `sigmoid`, `thirds`, or another published shape.")
-    start: Number | None = Field(default=None, description="First layer's width ÷ D.")
-    end: Number | None = Field(
-        default=None,
-        description="Last layer's width ÷ D; of the tapers start + end = 2, other shapes are rescaled to mean D.",
-    )
-    sharpness: Number | None = Field(default=None, description="Steepness k of the sigmoid. [paper: 10]")
-    multipliers: tuple[Number, Number, Number] | None = Field(
-        default=None, description="Width ÷ D of three equal groups."
-    )
-
-    edge: Number | None = Field(default=None, description="Relative width of the crown's ends.")
-    peak: Number | None = Field(default=None, description="Relative width of the crown's middle.")
-    fraction: Number | None = Field(default=None, description="Share of the layers, in the middle, that have an MLP.")
-    bottleneck: Number | None = Field(default=None, description="Narrowest width of the V ÷ its widest.")
-    position: Number | None = Field(default=None, description="Depth of the V's narrowest layer, 0…1.")
-
-    def parameters(self) -> dict[str, Any]:
-        """The parameters that are given, as `layer_widths` takes them."""
-        return {name: value for name, value in self.model_dump(exclude={"schedule"}).items() if value is not None}
-
-    @property
-    def label(self) -> str:
-        return label(self.schedule, **self.parameters())
-
-
-class MotivationConfig(Section):
-    """Figure 2: where should width go?"""
-
-    scale: Name = Field(description="Key of `scales`.")
-    architecture: str = Field(default="transformer", description="Key of `architectures`.")
-    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; `uniform` is the baseline.")
-
-
-class SweepConfig(Section):
-    """Table 1: schedule × width ratio, and the uniform baseline."""
-
-    scale: Name = Field(description="Key of `scales`.")
-    architecture: str = Field(default="transformer", description="Key of `architectures`.")
-    schedules: tuple[Literal["linear", "cosine", "sigmoid"], ...] = Field(min_length=1, description="Tapers to sweep.")
-    ratios: tuple[tuple[Number, Number], ...] = Field(min_length=1, description="Pairs of start and end ratio.")
-
-
-class MainConfig(Section):
-    """Table 2: uniform against tapered over architectures and scales."""
-
-    scales: tuple[Name, ...] = Field(min_length=1, description="Keys of `scales`.")
-    architectures: tuple[str, ...] = Field(min_length=1, description="Keys of `architectures`.")
-    allocations: tuple[str, ...] = Field(min_length=2, description="Keys of `allocations`; `uniform` is the baseline.")
-
-
-class AllocationsConfig(MotivationConfig):
-    """Any allocations side by side at one exact budget, the published ones of other papers among them."""
-
-
-class ExperimentsConfig(Section):
-    """What is trained and compared. A run that several experiments need is trained once; null leaves one out."""
-
-    motivation: MotivationConfig | None = Field(default=None, description="Figure 2.")
-    sweep: SweepConfig | None = Field(default=None, description="Table 1.")
-    main: MainConfig | None = Field(default=None, description="Table 2.")
-    allocations: AllocationsConfig | None = Field(default=None, description="Other allocations at the same budget.")
 
 
 class ValidationConfig(Section):
@@ -316,8 +227,8 @@ class Config(Section):
 
     name: Name = Field(description="How reports call it.")
     toy: bool = Field(description="Stamps results as toy scale: no evidence for the paper.")
-    seeds: tuple[Annotated[Integer, Field(ge=0, lt=2**31)], ...] = Field(
-        default=(0,), min_length=1, description="Each run is trained once a seed. [paper: one, its value not stated]"
+    seeds: Seeds = Field(
+        default=(0,), description="Each run is trained once a seed. [paper: one, its value not stated]"
     )
     data: DataConfig = Field(description="Corpus and tokenizer.")
     model: ModelConfig = Field(description="What every model shares.")
@@ -331,35 +242,6 @@ class Config(Section):
     experiments: ExperimentsConfig = Field(description="What is trained and compared.")
     evaluation: EvaluationConfig = Field(description="What is measured.")
     novelty: NoveltyConfig | None = Field(default=None, description="Layer novelty; null leaves it out.")
-
-
-def sweep_allocations(sweep: SweepConfig) -> dict[str, AllocationConfig]:
-    """Label → allocation of every cell of Table 1, the uniform baseline first."""
-    cells = {"uniform": AllocationConfig(schedule="uniform")}
-    for start, end in sweep.ratios:
-        for schedule in sweep.schedules:
-            allocation = AllocationConfig(schedule=schedule, start=start, end=end)
-            cells[f"{schedule}-{start}-{end}"] = allocation
-    return cells
-
-
-def experiment_axes(
-    config: Config,
-) -> Iterator[tuple[str, dict[str, AllocationConfig], tuple[str, ...], tuple[str, ...]]]:
-    """(experiment, its known allocations by label, its scales, its architectures), for each one that is asked for."""
-    experiments = config.experiments
-
-    def known(names: tuple[str, ...]) -> dict[str, AllocationConfig]:
-        return {name: config.allocations[name] for name in names if name in config.allocations}
-
-    if (motivation := experiments.motivation) is not None:
-        yield "motivation", known(motivation.allocations), (motivation.scale,), (motivation.architecture,)
-    if (sweep := experiments.sweep) is not None:
-        yield "sweep", sweep_allocations(sweep), (sweep.scale,), (sweep.architecture,)
-    if (main := experiments.main) is not None:
-        yield "main", known(main.allocations), main.scales, main.architectures
-    if (others := experiments.allocations) is not None:
-        yield "allocations", known(others.allocations), (others.scale,), (others.architecture,)
 
 
 def steps(scale: ScaleConfig) -> int:

@@ -12,14 +12,13 @@ from tlm_repro.allocation.widths import layer_widths, resolve
 from tlm_repro.architectures import ARCHITECTURES, architecture
 from tlm_repro.config import (
     LM_EVAL_SAMPLES,
-    AllocationConfig,
     Config,
     NeedleConfig,
     ScaleConfig,
     ZeroShotConfig,
-    experiment_axes,
 )
 from tlm_repro.errors import ConfigError
+from tlm_repro.experiments import AllocationConfig, experiment_axes
 
 REFERENCE = "config/README.md"
 SEVERAL_KINDS = ("corpus", "tokenizer", "text")
@@ -139,6 +138,9 @@ def _repeated(config: Config) -> Iterator[Problem]:
     if experiments.main:
         for key in ("scales", "architectures", "allocations"):
             lists[f"experiments.main.{key}"] = getattr(experiments.main, key)
+    for name, experiment in experiments:
+        if experiment and experiment.seeds:
+            lists[f"experiments.{name}.seeds"] = experiment.seeds
     for path, values in lists.items():
         twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
         if twice:
@@ -185,19 +187,19 @@ def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[P
 def _reference_problems(config: Config) -> Iterator[Problem]:
     """Names in `experiments` that `scales`, `architectures` and `allocations` must know, and widths that must exist."""
     experiments = config.experiments
-    for section, allocations, scales, architectures in experiment_axes(config):
-        path = f"experiments.{section}"
+    for axes in experiment_axes(config):
+        path, scales = f"experiments.{axes.experiment}", axes.scales
         for scale in scales:
             if scale not in config.scales:
                 yield path, _unknown("scale", scale, list(config.scales))
-        for name in architectures:
+        for name in axes.architectures:
             if name not in config.architectures:
                 yield path, f"{_unknown('architecture', name, list(config.architectures))}; add it under architectures"
             for scale in set(scales) & set(config.scales):
                 if name not in config.scales[scale].mlp_width:
                     yield f"scales.{scale}.mlp_width", f"no width for '{name}', which {path} trains: add it"
         for scale in set(scales) & set(config.scales):
-            yield from _width_problems(config, path, scale, allocations)
+            yield from _width_problems(config, path, scale, axes.allocations)
     main = experiments.main
     for section, names in (
         ("motivation", experiments.motivation),

@@ -5,15 +5,17 @@ Pure and instant: the workflow expands the grid at every call, so nothing here m
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.architectures import architecture
 from tlm_repro.artifacts import fingerprint
-from tlm_repro.config import AllocationConfig, Config, NeedleConfig, ZeroShotConfig, experiment_axes, steps
+from tlm_repro.config import Config, NeedleConfig, ZeroShotConfig, steps
 from tlm_repro.errors import ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmark_folder import items_fingerprint, read_sources
+from tlm_repro.experiments import AllocationConfig, experiment_axes
 from tlm_repro.models.accounting import parameters
 from tlm_repro.spec import (
     DataSpec,
@@ -204,21 +206,22 @@ def expand(config: Config) -> Grid:
         ConfigError: a model's total is further than 1.5 % from the scale's nominal size.
     """
     grid = Grid(config=config, data=data_spec(config))
-    for experiment, allocations, scales, architectures in experiment_axes(config):
-        cells = grid.experiments.setdefault(experiment, [])
-        for scale in scales:
-            for arch in architectures:
-                for label, allocation in allocations.items():
-                    cells.extend(_cells(grid, label, arch, scale, allocation))
+    for axes in experiment_axes(config):
+        cells = grid.experiments.setdefault(axes.experiment, [])
+        for scale, arch in product(axes.scales, axes.architectures):
+            for label, allocation in axes.allocations.items():
+                cells.extend(_cells(grid, label, arch, scale, allocation, axes.seeds))
     _check_sizes(grid)
     _add_suites(grid)
     _add_novelty(grid)
     return grid
 
 
-def _cells(grid: Grid, label: str, arch: str, scale: str, allocation: AllocationConfig) -> Iterator[Cell]:
+def _cells(
+    grid: Grid, label: str, arch: str, scale: str, allocation: AllocationConfig, seeds: Iterable[int]
+) -> Iterator[Cell]:
     size = grid.config.scales[scale]
-    for seed in grid.config.seeds:
+    for seed in seeds:
         spec = run_spec(grid.config, arch, scale, allocation, seed)
         grid.runs.setdefault(spec.id, spec)
         yield Cell(
