@@ -72,6 +72,22 @@ def test_pruning_drops_what_the_configuration_does_not_ask_for(clone: Path, run)
     assert recorded(clone, "pretrain") == before
 
 
+def test_pruning_keeps_what_any_of_several_configurations_asks_for(clone: Path, run):
+    config = yaml.safe_load((clone / "config.yaml").read_text())
+    config["training"]["peak_learning_rate"] = 1e-4
+    (clone / "other.yaml").write_text(yaml.safe_dump(config))
+    grid = expand(load(clone / "other.yaml"))
+    first, spec = next(iter(grid.runs.items()))
+    name, suite = next(iter(grid.suites[first].items()))
+    write_json(clone / f"results/evaluations/{first}/{name}.json", evaluation(spec, suite))
+    before = recorded(clone, "evaluate")
+    both = "tlm-repro publish --no-push --prune --config config.yaml --config other.yaml evaluate"
+    assert "1 added" in run(clone, both)
+    assert recorded(clone, "evaluate") == before + 1
+    assert "1 files dropped" in run(clone, "tlm-repro publish --no-push --prune evaluate")
+    assert recorded(clone, "evaluate") == before
+
+
 def test_a_push_that_was_interrupted_resumes(clone: Path, run):
     """The remote takes all but one file: the others aren't sent again, and the list of them comes after them all."""
     folder = product(clone / "results", "model", RUN).parent

@@ -21,21 +21,23 @@ Stages = Annotated[list[str] | None, typer.Argument(help="data, pretrain, evalua
 @app.command()
 def publish(
     stages: Stages = None,
-    config: Annotated[Path, typer.Option(help="The configuration whose products are published.")] = CONFIG,
+    config: Annotated[
+        list[Path] | None, typer.Option(help="Whose products are published; once for each. None: config.yaml.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Those of any configuration.")] = False,
     push: Annotated[bool, typer.Option(help="Send them to the remotes; without, only dvc.lock has them.")] = True,
     replace: Annotated[
         bool, typer.Option("--replace", help="Also where others were published under the same name.")
     ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Drop from dvc.lock what the configuration doesn't ask for.")
+        bool, typer.Option("--prune", help="Drop from dvc.lock what no configuration here asks for.")
     ] = False,
 ) -> None:
     """Records finished, verified products in dvc.lock and sends them to DVC's remotes; safe while others are made."""
     from tlm_repro.sharing import products, trees
 
     chosen = products.stages(stages or [])
-    asked = None if everything else _wanted(config)
+    asked = None if everything else set[str]().union(*map(_wanted, config or [CONFIG]))
     broken: list[str] = []
     with trees.opened(_root()) as repo:
         for stage in chosen:
