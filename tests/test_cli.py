@@ -72,7 +72,7 @@ def test_widths_takes_any_parameter_of_a_schedule():
         (("tokenize", "--spec", "{}", "--out", "x/manifest.json"), "--spec: corpus"),
         (("evaluate", "--spec", "{}", "--model", "m", "--data", "d", "--out", "x"), "--spec: a JSON object"),
         (("claims",), "nothing to judge"),
-        (("table", "--view", "{}", "--out", "t.csv", "none.json"), "--view: experiment"),
+        (("views", "--config", "{"), "--config: not valid JSON"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, tmp_path: Path):

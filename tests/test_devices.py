@@ -19,7 +19,7 @@ REPORTED = [
     ("NVIDIA B200", "B200", 2250),
     ("NVIDIA A100-SXM4-40GB", "A100 SXM", 312),
     ("A100-SXM4-80GB", "A100 SXM", 312),
-    ("NVIDIA A100 80GB PCIe", "A100 PCIe", 312),
+    ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB", 312),
     ("NVIDIA A10", "A10", 125),
     ("NVIDIA L40S", "L40S", 362.05),
     ("NVIDIA GeForce RTX 4090", "RTX 4090", 165.2),
@@ -50,6 +50,25 @@ def test_a_product_is_known_by_the_name_that_torch_reports(product: str, name: s
 )
 def test_what_isnt_in_the_table_is_unknown_and_never_guessed(product: str):
     assert known_device(product) is None
+
+
+@pytest.mark.parametrize(
+    ("product", "watts"),
+    [
+        ("NVIDIA H100 80GB HBM3", 700),
+        ("NVIDIA H200", 700),
+        ("NVIDIA H100 PCIe", 350),
+        ("NVIDIA A100-SXM4-80GB", 400),
+        ("NVIDIA A100 80GB PCIe", 300),
+        ("NVIDIA A100-PCIE-40GB", 250),
+        ("AMD Instinct MI250X", 250),  # half of the module's 500
+        ("NVIDIA GH200 480GB", None),  # its 1,000 W include the CPU's
+    ],
+)
+def test_the_power_of_a_board_is_the_data_sheets(product: str, watts: float | None):
+    device = known_device(product)
+    assert device is not None
+    assert device.watts == watts
 
 
 def test_rows_are_dense_peaks_with_a_source():

@@ -1,7 +1,8 @@
 """Where a model runs when nobody says where, how results name that place, and the most that it could compute.
 
-`devices.csv` holds the peaks: dense TFLOP/s of one device as torch counts devices, from the vendors' data sheets. Torch
-is imported only by what asks it: a plan or a status of runs needs the table alone.
+`devices.csv` holds the peaks: dense TFLOP/s of one device as torch counts devices, from the vendors' data sheets, and
+the power of its board, from the same ones. Torch is imported only by what asks it: a plan or a status of runs needs the
+table alone.
 """
 
 import csv
@@ -27,11 +28,15 @@ ARITHMETICS: tuple[Arithmetic, ...] = ("bf16", "tf32", "fp32")
 
 @dataclass(frozen=True)
 class Device:
-    """One row of the table. `reported` matches all of the product name that torch gives; peaks in FLOP/s."""
+    """One row of the table. `reported` matches all of the product name that torch gives; peaks in FLOP/s.
+
+    `watts` is the power of the board, None where the data sheet gives none for the device alone.
+    """
 
     name: str
     reported: str
     peaks: dict[Arithmetic, float]
+    watts: float | None
     source: str
 
 
@@ -52,6 +57,7 @@ def devices() -> tuple[Device, ...]:
             name=row["name"],
             reported=row["reported"],
             peaks={kind: float(row[kind]) * 1e12 for kind in ARITHMETICS if row[kind]},
+            watts=float(row["watts"]) if row["watts"] else None,
             source=row["source"],
         )
         for row in csv.DictReader(text.splitlines())

@@ -3,7 +3,7 @@
 Pure and instant: the workflow expands the grid at every call, so nothing here may import torch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -123,34 +123,6 @@ class Grid:
     def figures(self) -> list[str]:
         drawn = [name for name in self.experiments if name != "main"]
         return [*drawn, *self.needles, *(["allocation"] if self.runs else []), *self.trends, *self.novelty_views]
-
-    def view(self, experiment: str, cells: Sequence[Cell] | None = None) -> dict[str, Any]:
-        """The experiment, or some of its cells, as reports take it: plain values."""
-        chosen = self.experiments[experiment] if cells is None else cells
-        return {
-            "experiment": experiment,
-            "config": self.config.name,
-            "toy": self.config.toy,
-            "sequence_length": self.config.training.sequence_length,
-            "cells": [vars(cell) for cell in chosen],
-        }
-
-    def allocation_view(self) -> dict[str, Any]:
-        """Per-layer widths of the paper's allocations at the first experiment's scale and architecture (Figure 3).
-
-        Those of experiment `allocations` stand in its own figure.
-        """
-        first = next(iter(self.experiments.values()))[0]
-        labels = (first.scale, first.architecture)
-        cells = [cell for name, cells in self.experiments.items() if name != "allocations" for cell in cells]
-        alike = [self.runs[cell.run] for cell in cells if (cell.scale, cell.architecture) == labels]
-        return {
-            "scale": first.scale,
-            "architecture": first.architecture,
-            "layers": first.layers,
-            "width": first.width,
-            "widths": {run.labels.allocation: run.model.intermediate_sizes for run in alike},
-        }
 
 
 def evaluation_name(suite: Suite) -> str:

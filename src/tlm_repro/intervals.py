@@ -1,6 +1,7 @@
-"""Confidence intervals that evaluation files and tables both state. Without torch, and without SciPy: half a second."""
+"""Standard errors and intervals that evaluation files and tables both state. Without torch and SciPy: half a second."""
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 
 LEVEL = 0.95
@@ -18,3 +19,16 @@ def wilson(share: float, samples: int, coverage: float = LEVEL) -> tuple[float, 
     centre = (share + z**2 / (2 * samples)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / samples + z**2 / (4 * samples**2))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def ratio_stderr(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
+    """Standard error of Σa/Σb over independent pairs (a, b), to first order; where all b = 1, that of a mean.
+
+    None for a single pair.
+    """
+    count, total = len(numerators), math.fsum(denominators)
+    if count < 2:
+        return None
+    ratio = math.fsum(numerators) / total
+    squares = math.fsum((a - ratio * b) ** 2 for a, b in zip(numerators, denominators, strict=True))
+    return math.sqrt(count / (count - 1) * squares) / total

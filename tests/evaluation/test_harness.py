@@ -19,7 +19,7 @@ from tlm_repro.evaluation.benchmark_data import load_tasks
 from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS, benchmark
 from tlm_repro.evaluation.harness import zero_shot
 from tlm_repro.evaluation.kept import Kept
-from tlm_repro.evaluation.scoring import Metric, Scores, ratio_stderr
+from tlm_repro.evaluation.scoring import Metric, Scores
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec import ModelSpec, TrainedTokenizer, ZeroShotSpec
@@ -239,15 +239,6 @@ def test_limit_counts_items(demo_model: Any, demo_tokenizer: Any) -> None:
         "wikitext_ppl": (1, None),
         "boolq": (1, None),
     }
-
-
-def test_standard_error_of_a_ratio() -> None:
-    assert ratio_stderr([1, 0, 1, 1], [1, 1, 1, 1]) == pytest.approx(math.sqrt(0.1875 * 4 / 3 / 4))
-    # Pages of the same loss per word say that there is no spread, whatever their lengths.
-    assert ratio_stderr([-6, -9, -30], [2, 3, 10]) == pytest.approx(0)
-    # By hand: ratio 2, residuals −1 and 1, Σb = 5.
-    assert ratio_stderr([3, 7], [2, 3]) == pytest.approx(math.sqrt(2 / 1 * 2) / 5)
-    assert ratio_stderr([3], [2]) is None
 
 
 def test_details_name_what_a_score_depends_on(demo_results: Scores, demo_tokenizer: Any) -> None:

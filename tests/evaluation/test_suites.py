@@ -95,7 +95,14 @@ def evaluation_run(evaluation_data: Path, tmp_path_factory: pytest.TempPathFacto
     (folder / "metrics.jsonl").write_text('{"step": 1, "tokens": 64, "loss": 5.5, "validation_loss": 5.25}\n')
     files = [path for path in folder.rglob("*") if path.is_file()]
     manifest = write_manifest(
-        folder, kind="model", id=spec.id, spec=spec.canonical(), summary={}, files=files, device="cpu", wall_time_s=0
+        folder,
+        kind="model",
+        id=spec.id,
+        spec=spec.canonical(),
+        summary={"device_seconds": 8.0},
+        files=files,
+        device="cpu",
+        wall_time_s=4,
     )
     return manifest, model
 
@@ -114,7 +121,12 @@ def test_validation_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]
     assert result["metrics"]["val_ppl"]["value"] == pytest.approx(math.exp(expected), rel=1e-4)
     assert result["metrics"]["val_loss"]["items"] == 10 * LENGTH
     curve = {"step": [1], "tokens": [64], "loss": [5.5], "validation": {"tokens": [64], "loss": [5.25]}}
-    assert result["details"] == {"windows": 10, "batch_size": 4, "curve": curve}
+    blocks = result["details"].pop("blocks")
+    training = {"device": "cpu", "wall_time_s": 4, "device_seconds": 8.0}
+    assert result["details"] == {"windows": 10, "batch_size": 4, "curve": curve, "training": training}
+    each = -log_probabilities.gather(-1, rows[:, 1:, None]).mean(dim=(1, 2))
+    assert blocks.pop("loss") == pytest.approx(each.tolist(), rel=1e-5)
+    assert blocks == {"data": evaluation_data.parent.name, "sequence_length": LENGTH, "windows": [1] * 10}
 
 
 def test_file_describes_run_and_model(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tlm_repro.blocks import MOST
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.validation import validation_loss
 
@@ -81,6 +82,17 @@ def test_loss_and_standard_error_equal_a_plain_loop(stream: Tokens, batch_sequen
     assert loss.loss == pytest.approx(mean, rel=1e-6)
     assert loss.stderr == pytest.approx(math.sqrt(variance / 10), rel=1e-5)
     assert loss.perplexity_stderr == pytest.approx(math.exp(mean) * math.sqrt(variance / 10), rel=1e-5)
+
+
+@pytest.mark.parametrize("windows", [MOST, 2 * MOST + 3])
+def test_blocks_hold_the_losses_and_give_the_standard_error(windows: int) -> None:
+    stream = Tokens(np.random.default_rng(1).integers(0, VOCABULARY, windows * 8 + 1))
+    loss = validation_loss(bigram(), stream, sequence_length=8)
+    expected = np.array_split(loop_losses(bigram(), stream.ids, 8, windows), MOST)
+    assert loss.blocks.loss == pytest.approx([part.mean() for part in expected], rel=1e-5)
+    assert loss.blocks.mean == pytest.approx(loss.loss, abs=1e-14)
+    sums = [part.sum() - len(part) * loss.loss for part in expected]
+    assert loss.stderr == pytest.approx(np.linalg.norm(sums) * math.sqrt(MOST / (MOST - 1)) / windows, rel=1e-5)
 
 
 @pytest.mark.parametrize(

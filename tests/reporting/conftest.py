@@ -44,6 +44,27 @@ def needle_files(tmp_path: Path) -> WriteNeedles:
     return write
 
 
+@pytest.fixture
+def view_file(tmp_path: Path) -> Callable[[list[Path], dict[str, Any]], str]:
+    """Writes the file that the commands are given: these result files, and the one experiment that they stand in."""
+
+    def write(files: list[Path], view: dict[str, Any]) -> str:
+        common = {"config": view["config"], "toy": view["toy"]}
+        settings = {"name": view["config"], "toy": view["toy"]}
+        content = {
+            "kind": "view",
+            **common,
+            "experiments": [view],
+            "files": list(map(str, files)),
+            "settings": settings,
+        }
+        path = tmp_path / "view.json"
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    return write
+
+
 def evaluation(suite: str, run: str, labels: dict[str, Any], scores: dict[str, float], samples: int) -> dict[str, Any]:
     """An evaluation's file. Zero-shot ones hold one accuracy."""
     facts = {"parameters": 9, "forward_flops": 9, "training_flops": 9, "tokens": 9, "layers": 2, "model_width": 8}

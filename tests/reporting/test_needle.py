@@ -8,7 +8,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import commands, formats, needle, results, sheets
+from tlm_repro.reporting import cells, commands, formats, needle, results, sheets
 from tlm_repro.reporting.results import NOT_PUBLISHED, View
 
 SCORES = {
@@ -82,7 +82,7 @@ def test_the_caption_names_toy_scale_rope_scaling_and_foreign_prompts(needle_fil
     details = {"rope_scaling": {"kind": "yarn", "lengths": {}}, "generator": "lm_eval"}
     table = frame(needle_files(SCORES, scale="760m-toy", details=details), sequence_length=None)
     caption = sheets.SHEETS["niah"]("niah", table).caption
-    assert sheets.TOY in caption
+    assert cells.TOY in caption
     assert "RoPE scaling: yarn." in caption
     assert "lm-eval's own" in caption
     assert "†" not in caption
@@ -144,47 +144,44 @@ GAINS = {
 
 
 @pytest.mark.parametrize("case", GAINS)
-def test_claim_8_from_the_files(needle_files, case):
+def test_claim_8_from_the_files(needle_files, view_file, case):
     scores, expected = GAINS[case]
-    paths, view = needle_files(scores, samples=300)
-    arguments = ["claims", "--json", "--views", json.dumps([view]), *map(str, paths)]
-    done = CliRunner().invoke(commands.app, arguments)
+    view = view_file(*needle_files(scores, samples=300))
+    done = CliRunner().invoke(commands.app, ["claims", "--json", "--view", view])
     claim = json.loads(done.stdout)["claims"][7]
     assert (claim["number"], claim["verdict"]) == (8, expected), claim["reason"]
     if case == "gains in low cells":
         assert claim["ours"] == "mean gain +40.0 points in the 1 low cells, +0.0 in the 1 others"
 
 
-def test_commands_write_the_table_the_figure_and_the_report(needle_files, tmp_path):
+def test_commands_write_the_table_the_figure_and_the_report(needle_files, view_file, tmp_path):
     paths, view = needle_files(SCORES, scale="1.3b", suites=("niah", "zero_shot"))
-    needles = [str(path) for path in paths if "niah" in path.name]
-    shown, runner = json.dumps(view), CliRunner()
+    needles, runner = [path for path in paths if "niah" in path.name], CliRunner()
     figure = tmp_path / "figures/niah-transformer-1.3b.svg"
     for arguments in (
-        ["niah-table", "--view", shown, "--out", str(tmp_path / "tables/niah.csv"), *needles],
-        ["niah-figure", "--view", shown, "--out", str(figure), *needles],
+        ["niah-table", "--view", view_file(needles, view), "--out", str(tmp_path / "tables/niah.csv")],
+        ["niah-figure", "--view", view_file(needles, view), "--out", str(figure)],
     ):
         done = runner.invoke(commands.app, arguments)
         assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["niah.csv", "niah.md", "niah.tex"]
     assert sorted(path.suffix for path in figure.parent.iterdir()) == [".pdf", ".png", ".svg"]
-    options = ["--views", f"[{shown}]", "--config", '{"name": "test", "toy": false}', "--figure", str(figure)]
-    done = runner.invoke(commands.app, ["report", *options, "--out", str(tmp_path / "report.html"), *map(str, paths)])
+    options = ["--view", view_file(paths, view), "--figure", str(figure), "--out", str(tmp_path / "report.html")]
+    done = runner.invoke(commands.app, ["report", *options])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "report.html").read_text()
     assert "Table 3: needle-in-a-haystack." in page
-    assert f"<figcaption>{commands.NEEDLE_CAPTION}</figcaption>" in page
+    assert ">Needle-in-a-haystack, transformer-1.3b: the share of the needles found," in page
     assert '<a href="tables/niah.csv">' in page
     assert '<a href="figures/niah-transformer-1.3b.pdf">' in page
     assert r"#niah-transformer-1\.3b *" in page
 
 
-def test_a_report_without_needles_has_no_table_3(needle_files, tmp_path):
-    paths, view = needle_files({}, suites=("zero_shot",))
-    options = ["--views", json.dumps([view]), "--config", '{"name": "test", "toy": false}']
+def test_a_report_without_needles_has_no_table_3(needle_files, view_file, tmp_path):
+    options = ["--view", view_file(*needle_files({}, suites=("zero_shot",)))]
     figure = tmp_path / "one.svg"
     figure.write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     options += ["--figure", str(figure), "--out", str(tmp_path / "report.html")]
-    done = CliRunner().invoke(commands.app, ["report", *options, *map(str, paths)])
+    done = CliRunner().invoke(commands.app, ["report", *options])
     assert done.exit_code == 0, done.output
     assert "Table 3" not in (tmp_path / "report.html").read_text()

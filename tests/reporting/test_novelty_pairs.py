@@ -128,7 +128,7 @@ def test_the_figure_draws_seed_means_and_shades_what_is_compared() -> None:
     lines = {line.get_label(): list(line.get_ydata()) for line in panels[0].lines if len(line.get_xdata()) == 6}
     assert lines["uniform"] == pytest.approx(UNIFORM)
     assert lines["cosine-1.5-0.5"] == pytest.approx(TAPERED)
-    assert panels[0].get_title() == "late: −0.300 ± 0.248"
+    assert panels[0].get_title() == "late layers: −0.300 ± 0.248"
     assert panels[2].get_yscale() == "log"
     spans = [patch for patch in panels[0].patches if patch.get_width() == pytest.approx(1)]
     assert [patch.get_x() for patch in spans] == pytest.approx([3.5])
@@ -142,6 +142,8 @@ def test_figure_4_has_a_third_panel_only_where_norms_were_measured() -> None:
 
 
 def test_a_table_of_pairs_without_pairs_is_refused(tmp_path: Path) -> None:
-    path = write_json(tmp_path / "one.json", measured(UNIFORM)) or tmp_path / "one.json"
+    write_json(tmp_path / "one.json", measured(UNIFORM))
+    view = {"kind": "view", "config": "test", "toy": True, "experiments": [], "files": [str(tmp_path / "one.json")]}
+    write_json(tmp_path / "view.json", view)
     with pytest.raises(ConfigError, match="these files make novelty, no 'novelty-pairs'"):
-        commands.novelty_table(toy=True, out=tmp_path / "novelty-pairs.csv", files=[path])
+        commands.novelty_table(view=tmp_path / "view.json", out=tmp_path / "novelty-pairs.csv")

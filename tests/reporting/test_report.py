@@ -9,8 +9,8 @@ import pytest
 
 from tlm_repro.errors import ArtifactError
 from tlm_repro.reporting import claims, report
+from tlm_repro.reporting.cells import Sheet
 from tlm_repro.reporting.results import NOT_PUBLISHED
-from tlm_repro.reporting.sheets import Sheet
 
 SVG = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd">
@@ -52,6 +52,7 @@ def page(toy=True, svg=SVG, names=("sweep", "motivation")):
         claims=claims.published(),
         figures=[report.Figure(name, f"Figure {name}", svg) for name in names],
         tables=[Sheet("t", "A table.", text, tones, ("Loss",))],
+        cost=Sheet("cost", "What it took.", text, tones, ("Loss",)),
         configuration="model: <tiny> & small",
         environment={"torch": "2.13.0"},
         links={"claims": "claims.json"},
@@ -102,7 +103,7 @@ def test_toy_stamp(toy):
 def test_contents_are_escaped_and_cells_classed():
     text = page()
     assert "model: &lt;tiny&gt; &amp; small" in text
-    assert "<td>&lt;b&gt;</td>" in text
+    assert '<th scope="row">&lt;b&gt;</th>' in text
     assert '<td class="better numeric">2.79 ± 0.01</td>' in text
     assert f'<td class="numeric absent">{NOT_PUBLISHED}</td>' in text
 
@@ -111,7 +112,88 @@ def test_page_adapts_to_phones_and_dark_mode():
     text = page()
     assert 'name="viewport"' in text
     assert "prefers-color-scheme: dark" in text
-    assert text.count('<div class="scroll"') == Page(text).tags["table"] == 1
+    assert text.count('<div class="scroll"') == Page(text).tags["table"] == 2  # the table and the cost
+
+
+def test_figures_keep_a_pixel_a_point_and_scroll_where_that_is_too_wide():
+    """Text of 9 points stays readable on a phone."""
+    drawn = page(svg=SVG.replace('viewBox="0 0 9 9"', 'width="662.4pt" height="316.8pt" viewBox="0 0 662.4 316.8"'))
+    assert drawn.count("min-width: 662px; max-width: 894px") == 2
+    assert "min-width: 0px" not in page()
+
+
+def test_page_is_read_by_keyboard_and_screen_reader():
+    text = page()
+    found = Page(text)
+    assert '<html lang="en">' in text
+    assert found.tags["title"] == found.tags["h1"] == found.tags["main"] == found.tags["nav"] == 1
+    assert text.index('<a class="skip" href="#claims">') < text.index("<main>")
+    for name in re.findall(r'<a(?: class="skip")? href="#([^"]+)"', text):
+        assert name in found.ids
+    assert set(re.findall(r'aria-labelledby="([^"]+)"', text)) <= set(found.ids)
+    assert len(re.findall(r'<svg[^>]* role="img" aria-label="Figure [a-z]+"', text)) == found.tags["svg"] == 2
+    assert all("scope=" in cell for cell in re.findall(r"<th[ >][^>]*", text) if cell != "<thead")
+    assert text.count('tabindex="0" role=') == found.tags["table"] + found.tags["figure"]
+    headings = re.findall(r"<h(\d)", text)
+    assert headings[0] == "1"
+    assert set(headings[1:]) == {"2"}
+
+
+# Every colour that text has, and those that lie behind it.
+TEXT = [
+    ("ink", ("paper", "card", "better", "better-pale", "worse", "worse-pale")),
+    ("soft", ("paper", "card")),
+    ("accent", ("paper", "card")),
+    ("good", ("good-bg",)),
+    ("bad", ("bad-bg",)),
+    ("open", ("open-bg",)),
+    ("none", ("none-bg",)),
+]
+
+
+def schemes():
+    """Scheme → variable → hexadecimal colour; dark inherits what it doesn't set."""
+    style = page().split("<style>")[1].split("</style>")[0]
+    light, dark = style.split("prefers-color-scheme: dark", 1)
+    colours = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})\b", part)) for part in (light, dark)]
+    return {"light": colours[0], "dark": {**colours[0], **colours[1]}}
+
+
+def luminance(colour):
+    """WCAG 2.2, relative luminance."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    """WCAG 2.2, contrast ratio: 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_by_known_values():
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # the grey that famously just fails
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("text", "behind"), [(text, one) for text, several in TEXT for one in several])
+def test_text_stands_out(scheme, text, behind):
+    """AA: 4.5 to 1 for text of any size."""
+    colours = schemes()[scheme]
+    assert contrast(colours[text], colours[behind]) >= 4.5
+
+
+def test_every_colour_of_text_is_checked():
+    style = page().split("<style>")[1].split("</style>")[0]
+    assert set(re.findall(r"[ {;]color: var\(--([a-z-]+)\)", style)) == {text for text, _ in TEXT}
+
+
+def test_the_cost_has_its_section():
+    text = page()
+    assert text.index('<section id="cost">') > text.index('<section id="tables">')
+    assert "What it took." in text
 
 
 def test_bad_figures_are_refused_by_name(tmp_path):

@@ -84,6 +84,37 @@ def test_average_needs_all_eight(tmp_path):
     )
 
 
+BLOCKS = {"data": "text-1", "sequence_length": 8, "windows": [2, 1], "loss": [2.4, 2.7]}
+
+
+def test_losses_by_block_are_read_where_a_file_has_them(tmp_path):
+    files = {name: evaluation(name, val_loss=2.5, val_ppl=math.exp(2.5)) for name in ("old", "new")}
+    files["new"]["details"] = {"windows": 3, "blocks": BLOCKS}
+    found = results.load([written(tmp_path, name, content) for name, content in files.items()])
+    assert found.find("old", "val_loss").blocks is None
+    blocks = found.find("new", "val_loss").blocks
+    assert (blocks.windows, blocks.loss, blocks.sequence_length, blocks.data) == ((2, 1), (2.4, 2.7), 8, "text-1")
+    assert found.find("new", "val_ppl").blocks is None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"loss": [2.4, 2.8]}, "details.blocks have the mean 2.53"),
+        ({"loss": [2.5]}, "details.blocks"),
+        ({"loss": [2.5, "low"]}, "details.blocks.loss.1"),
+        ({"windows": [3, 0]}, "details.blocks"),
+        ({"windows": None}, "details.blocks.windows"),
+    ],
+)
+def test_blocks_that_are_not_those_of_the_loss_are_refused(tmp_path, change, expected):
+    path = written(tmp_path, "broken", evaluation(val_loss=2.5) | {"details": {"blocks": BLOCKS | change}})
+    with pytest.raises(ArtifactError) as error:
+        results.load([path])
+    assert str(path) in str(error.value)
+    assert expected in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -1,6 +1,5 @@
 """Fits against NumPy's own and against simulated truth; gains by hand; what the figure draws."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tlm_repro.artifacts import write_json
 from tlm_repro.errors import ConfigError
 from tlm_repro.reporting import commands, formats, scaling, sheets
 from tlm_repro.reporting.results import Measurement, View, frames
@@ -161,5 +161,7 @@ def test_without_a_sweep_or_pairs_there_is_nothing_to_show() -> None:
 
 
 def test_an_unknown_trend_is_refused(tmp_path: Path) -> None:
+    view = {"kind": "view", "config": "test", "toy": True, "experiments": [], "files": []}
+    write_json(tmp_path / "view.json", view)
     with pytest.raises(ConfigError, match="no trend is called 'other'; scaling"):
-        commands.trend_table(views=json.dumps([]), out=tmp_path / "other.csv", files=[])
+        commands.trend_table(view=tmp_path / "view.json", out=tmp_path / "other.csv")

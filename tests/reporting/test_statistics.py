@@ -1,11 +1,13 @@
 """Means, paired differences and intervals against scipy's own tests, closed forms and simulation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import signal, stats
 
+from tlm_repro.blocks import MOST, Blocks
 from tlm_repro.reporting import statistics
 from tlm_repro.reporting.results import Cosine, Measurement
 
@@ -46,6 +48,97 @@ def test_one_seed_combines_the_evaluations_errors():
     assert found.half_width == pytest.approx(1.959964 * 0.005)
     assert "one run" in statistics.BASIS_TEXT[found.basis]
     assert found.sign == 1
+
+
+def measured(losses, **text):
+    """One run's measurement of these losses of windows."""
+    blocks = replace(Blocks.of(losses, 128), **text)
+    return Measurement(float(np.mean(losses)), blocks.stderr or math.nan, items=len(losses), blocks=blocks)
+
+
+def paired(first, second, coverage=0.95):
+    return statistics.difference("val_loss", {0: measured(first)}, {0: measured(second)}, coverage)
+
+
+LOSSES = np.random.default_rng(0).normal(3, 0.3, MOST)
+
+
+@pytest.mark.parametrize(("shift", "sign"), [(0.0, 0), (0.25, 1), (-0.25, -1)])
+def test_the_same_losses_but_for_a_constant_differ_by_exactly_that(shift, sign):
+    found = paired(LOSSES + shift, LOSSES)
+    assert (found.mean, found.stderr, found.half_width) == pytest.approx((shift, 0, 0), abs=1e-15)
+    assert (found.sign, found.seeds, found.basis) == (sign, 1, "blocks")
+    assert statistics.p_value(found) == (pytest.approx(0) if shift else 1)
+
+
+@pytest.mark.parametrize("coverage", [0.95, 0.999])
+def test_one_seed_is_scipys_paired_t_test_over_blocks(coverage):
+    other = LOSSES + np.random.default_rng(1).normal(0.01, 0.02, MOST)
+    found, reference = paired(LOSSES, other, coverage), stats.ttest_rel(LOSSES, other)
+    assert found.interval == pytest.approx(tuple(reference.confidence_interval(coverage)))
+    assert statistics.p_value(found) == pytest.approx(reference.pvalue)
+    assert found.rests_on == (
+        f"rests on one run each: evaluation noise only, paired over {MOST} blocks of the same text"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (measured(LOSSES), Measurement(3.1, 0.03)),
+        (measured(LOSSES), measured(LOSSES, data="other")),
+        (measured(LOSSES), measured(LOSSES[:5])),
+    ],
+)
+def test_without_common_blocks_one_seed_takes_the_errors_as_independent(one, other):
+    found = statistics.difference("val_loss", {0: one}, {0: other})
+    assert found.half_width == pytest.approx(1.959964 * math.hypot(one.stderr, other.stderr))
+    assert "rests on one run each" in found.rests_on
+    assert "independent" in found.rests_on
+
+
+def test_a_single_block_decides_nothing():
+    assert (paired(LOSSES[:1] + 1, LOSSES[:1]).basis, paired(LOSSES[:1] + 1, LOSSES[:1]).sign) == ("unknown", 0)
+
+
+def test_several_seeds_are_the_unit_whatever_their_blocks():
+    blocks = Blocks.of(LOSSES, 128)
+    first, second = (
+        {seed: replace(one, blocks=blocks) for seed, one in seeds(found).items()} for found in (FIRST, SECOND)
+    )
+    assert statistics.difference("val_loss", first, second) == statistics.difference(
+        "val_loss", seeds(FIRST), seeds(SECOND)
+    )
+
+
+def autoregressive(generator, trials, documents, windows, correlation, spread):
+    """(trials, documents × windows): stationary noise within a document, independent between documents."""
+    noise = generator.normal(0, spread, (trials, documents, windows))
+    noise[:, :, 1:] *= math.sqrt(1 - correlation**2)
+    return signal.lfilter([1], [1, -correlation], noise, axis=2).reshape(trials, -1)
+
+
+def test_intervals_over_blocks_hold_the_truth_as_often_as_they_say():
+    """Two models of 20 documents whose windows are alike in what both find hard, and in what one finds harder."""
+    generator, trials, truth = np.random.default_rng(0), 400, 0.003
+    hard = autoregressive(generator, trials, 20, 100, 0.6, 0.3)
+    harder = truth + autoregressive(generator, trials, 20, 100, 0.5, 0.03)
+    runs = [(measured(one + other), measured(one)) for one, other in zip(hard, harder, strict=True)]
+    slack = 3 * math.sqrt(0.95 * 0.05 / trials)
+
+    def coverage(intervals):
+        low, high = np.array(intervals).T
+        return np.mean((low <= truth) & (truth <= high))
+
+    by_blocks = [statistics.difference("val_loss", {0: one}, {0: other}).interval for one, other in runs]
+    assert coverage(by_blocks) == pytest.approx(0.95, abs=slack)
+    by_windows = stats.ttest_1samp(harder, 0, axis=1).confidence_interval()
+    assert coverage(list(zip(*by_windows, strict=True))) < 0.85
+    apart = [
+        statistics.difference("val_loss", {0: replace(one, blocks=None)}, {0: replace(other, blocks=None)}).interval
+        for one, other in runs
+    ]
+    assert coverage(apart) == 1
 
 
 def test_one_seed_without_error_decides_nothing():

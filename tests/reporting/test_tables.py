@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import formats, published, results, sheets, tables
+from tlm_repro.reporting import cells, formats, published, results, sheets, tables
 from tlm_repro.reporting.results import ACCURACIES, NOT_PUBLISHED, Novelty, View
 
 
@@ -174,4 +174,4 @@ def test_novelty_table():
     [(5.8352, 0.0076, "5.84 ± 0.01"), (-0.5, math.nan, "−0.50"), (137_700_297.66, 1.09e8, "1.38e+08 ± 1.09e+08")],
 )
 def test_numbers_are_as_long_as_people_read_them(value, error, text):
-    assert sheets.number(value, error) == text
+    assert cells.number(value, error) == text

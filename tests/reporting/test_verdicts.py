@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tlm_repro.blocks import Blocks
 from tlm_repro.reporting.results import Measurement
-from tlm_repro.reporting.statistics import Estimate, estimate, holm, p_value
+from tlm_repro.reporting.statistics import Estimate, difference, estimate, holm, p_value
 from tlm_repro.reporting.verdicts import Comparison, outcome, settle
 
 SEEDS, CELLS, TRIALS = 5, 10, 600
@@ -72,6 +73,20 @@ def test_p_values_are_scipy_s():
     assert p_value(Estimate(0.1, math.nan, math.nan, 1, "unknown")) == 1
     assert p_value(Estimate(0.02, math.nan, 0.01, 1, "rounding")) == 0
     assert p_value(Estimate(0.0, math.nan, 0.01, 1, "rounding")) == 1
+
+
+def test_a_paired_difference_of_one_seed_is_judged_with_the_freedom_of_its_blocks():
+    """t(0.975, 4) is 2.78: 2.5 standard errors would be enough for a normal interval, and aren't for five blocks."""
+    differences = np.array([1.0, 2.0, 3.0, 4.0, 5.0]) - 3 + 2.5 * math.sqrt(0.5)
+    blocks = [Blocks.of(losses, 8) for losses in (differences, np.zeros(5))]
+    effect = difference("val_loss", *({0: Measurement(found.mean, blocks=found)} for found in blocks))
+    assert effect.mean / effect.stderr == pytest.approx(2.5)
+    assert p_value(effect) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+    found = outcome([Comparison("a", effect, "nats")], "value")
+    assert found.verdict == "inconclusive"
+    assert "rests on one run each: evaluation noise only, paired over 5 blocks of the same text." in found.reason
+    contrary = difference("val_loss", *({0: Measurement(found.mean, blocks=found)} for found in blocks[::-1]))
+    assert settle([Comparison("a", contrary, "nats")]) == "inconclusive"
 
 
 def test_what_is_contrary_by_chance_is_told_and_decides_nothing():

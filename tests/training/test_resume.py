@@ -14,6 +14,7 @@ import pytest
 from attempts import Launch, finish, rows, steps_seen, stop_at, together, weights
 from safetensors.torch import load_file
 
+from tlm_repro.artifacts import read_manifest
 from tlm_repro.data.shards import TokenData
 from tlm_repro.spec import RunSpec
 
@@ -91,6 +92,8 @@ def test_two_processes_train_like_one_and_stop_together(
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
     assert [row["loss"] for row in rows(two)] == pytest.approx([row["loss"] for row in rows(one)], abs=1e-5)
     assert (two / "summary-0.json").read_text() == (two / "summary-1.json").read_text()
+    manifest = read_manifest(two / "run" / "manifest.json")
+    assert manifest.summary["device_seconds"] == pytest.approx(2 * manifest.wall_time_s, abs=2e-3)  # of both attempts
 
 
 @pytest.mark.parametrize("micro_batch", [4, 1], ids=["accumulation 1", "accumulation 4"])

@@ -110,6 +110,7 @@ def test_the_product_is_complete_and_loads(tiny_run: Run, periodic_data: TokenDa
     summary = pretrain(spec, periodic_data, **place, options=QUIET)
     manifest = read_manifest(folder / "manifest.json", kind="model", verify="sha256")
     assert (manifest.id, manifest.spec, manifest.summary) == (spec.id, spec.canonical(), summary)
+    assert manifest.summary["device_seconds"] == pytest.approx(manifest.wall_time_s, abs=1e-3)  # one process
     assert set(digests(folder)) == {*manifest.files, "manifest.json"}
     assert RunSpec.from_json((folder / "spec.json").read_text()) == spec
     models.register()

@@ -14,6 +14,7 @@ import pytest
 from tlm_repro.artifacts import write_manifest
 from tlm_repro.config_loading import load
 from tlm_repro.grid import expand
+from tlm_repro.views import file_name, views
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,6 +69,7 @@ def test_everything_is_in_the_default_graph(checkout: Path):
         "needle_samples": 1,
         "evaluate": 48,
         "measure_novelty": 9,
+        "views": 1,
         "table": 4,
         "figure": 3,
         "trend_table": 2,
@@ -109,19 +111,27 @@ def test_another_configuration_takes_the_place_of_the_profile_s(checkout: Path):
 
 
 TARGETS = {
-    "results/tables/sweep.csv": {"tokenize": 1, "pretrain": 16, "evaluate": 16, "table": 1},
-    "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "figure": 1},
-    "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "table": 1},
-    "results/tables/allocations.csv": {"tokenize": 1, "pretrain": 7, "evaluate": 7, "table": 1},
-    "results/figures/scaling.svg": {"tokenize": 1, "pretrain": 24, "evaluate": 24, "trend_figure": 1},
-    "results/figures/curves.svg": {"tokenize": 1, "pretrain": 8, "evaluate": 8, "trend_figure": 1},
-    "results/figures/allocation.svg": {"allocation_figure": 1},
-    "results/tables/niah.csv": {"tokenize": 1, "needle_samples": 1, "pretrain": 8, "evaluate": 8, "niah_table": 1},
+    "results/tables/sweep.csv": {"tokenize": 1, "pretrain": 16, "evaluate": 16, "views": 1, "table": 1},
+    "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "views": 1, "figure": 1},
+    "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "views": 1, "table": 1},
+    "results/tables/allocations.csv": {"tokenize": 1, "pretrain": 7, "evaluate": 7, "views": 1, "table": 1},
+    "results/figures/scaling.svg": {"tokenize": 1, "pretrain": 24, "evaluate": 24, "views": 1, "trend_figure": 1},
+    "results/figures/curves.svg": {"tokenize": 1, "pretrain": 8, "evaluate": 8, "views": 1, "trend_figure": 1},
+    "results/figures/allocation.svg": {"views": 1, "allocation_figure": 1},
+    "results/tables/niah.csv": {
+        "tokenize": 1,
+        "needle_samples": 1,
+        "pretrain": 8,
+        "evaluate": 8,
+        "views": 1,
+        "niah_table": 1,
+    },
     "results/figures/niah-titans-760m-toy.svg": {
         "tokenize": 1,
         "needle_samples": 1,
         "pretrain": 2,
         "evaluate": 2,
+        "views": 1,
         "niah_figure": 1,
     },
     "data": {"tokenize": 1, "data": 1},
@@ -130,6 +140,7 @@ TARGETS = {
         "tokenize": 1,
         "pretrain": 8,
         "measure_novelty": 9,
+        "views": 1,
         "novelty_table": 2,
         "novelty_figure": 2,
         "novelty": 1,
@@ -280,3 +291,33 @@ def test_without_needles_there_is_no_table_3(checkout: Path):
 
 def test_a_second_seed_doubles_the_runs(checkout: Path):
     assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * 32
+
+
+def test_no_command_of_the_report_grows_with_the_seeds(checkout: Path):
+    """Linux takes 128 KiB for one string, and a rule's command is one: forty seeds of the paper's grid stay below."""
+    seeds = f"seeds={list(range(40))}"
+    output = dry_run(checkout, "-p", "results/report.html", "--configfile", "config/paper.yaml", "--config", seeds)
+    sizes: dict[str, int] = {}
+    for command, name in re.findall(r"(tlm-repro ([a-z-]+) .*)", output):
+        sizes[name] = max(sizes.get(name, 0), len(command.encode()))
+    report = {"views", "table", "figure", "trend-table", "trend-figure", "niah-table", "niah-figure"}
+    report |= {"novelty-table", "novelty-figure", "allocation-figure", "claims", "report"}
+    assert report <= set(sizes)
+    assert {name: size for name, size in sizes.items() if size > 20_000} == {}
+
+
+def test_what_an_edit_leaves_as_it_was_is_not_shown_anew(checkout: Path):
+    """Views are named after their content, so nothing hangs on times or on what Snakemake remembers."""
+    finish(checkout)
+    grid = expand(load(checkout / "config.yaml"))
+    shown = {name: f"results/views/{file_name(name, content)}" for name, content in views(grid).items()}
+    tables = [f"results/tables/{name}.{form}" for name in grid.tables for form in ("csv", "md", "tex")]
+    for name in [*tables, *shown.values()]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("{}")
+    assert jobs(dry_run(checkout, "tables")) == {}
+    faster = dry_run(checkout, "tables", "--config", "trainer={checkpoint_seconds: 60}")
+    assert jobs(faster) == {}
+    (checkout / shown["sweep"]).unlink()
+    (checkout / "results/tables/sweep.md").unlink()
+    assert jobs(dry_run(checkout, "tables")) == {"views": 1, "table": 1, "tables": 1}

@@ -1,5 +1,4 @@
 # The grid of the configuration, and named look-ups in it. Nothing here imports torch: parsing must stay fast.
-import json
 import shlex
 from pathlib import Path
 
@@ -7,6 +6,7 @@ from snakemake.exceptions import WorkflowError
 from tlm_repro.config_loading import parse as parse_config, read as read_config
 from tlm_repro.errors import ConfigError
 from tlm_repro.grid import expand as expand_grid
+from tlm_repro.views import file_name, views as views_of
 from tlm_repro.workflow import clear_incomplete_marks
 
 
@@ -31,6 +31,9 @@ NOVELTY_FILES = [f"results/novelty/{name}.json" for name in GRID.novelty]
 # All forms of each: a job that was killed between two of them is missing one.
 TABLES = [f"results/tables/{name}.{form}" for name in GRID.tables for form in ("csv", "md", "tex")]
 FIGURES = [f"results/figures/{name}.{form}" for name in GRID.figures for form in ("svg", "pdf", "png")]
+# What each of them shows. Where files are needed and where their names are written, it's the same list.
+VIEWS = views_of(GRID)
+VIEW_FILES = {name: f"results/views/{file_name(name, content)}" for name, content in VIEWS.items()}
 
 
 wildcard_constraints:
@@ -154,61 +157,53 @@ def novelty_model_option(wildcards):
     return " ".join(f"--model {path}" for path in novelty_model(wildcards))
 
 
-def experiment_evaluations(wildcards):
-    known(GRID.experiments, "experiment", wildcards.experiment)
-    return [f"results/evaluations/{run}/{name}.json" for run, name in GRID.evaluations(wildcards.experiment)]
-
-
 def experiment_view(wildcards):
     known(GRID.experiments, "experiment", wildcards.experiment)
-    return json.dumps(GRID.view(wildcards.experiment))
+    return VIEW_FILES[wildcards.experiment]
 
 
-def trend_evaluations(wildcards):
-    experiments = known(GRID.trends, "trend", wildcards.trend)
-    return [f"results/evaluations/{run}/{name}.json" for run, name in GRID.validations(experiments)]
+def experiment_files(wildcards):
+    known(GRID.experiments, "experiment", wildcards.experiment)
+    return VIEWS[wildcards.experiment]["files"]
 
 
-def trend_views(wildcards):
-    return json.dumps([GRID.view(name) for name in known(GRID.trends, "trend", wildcards.trend)])
+def trend_view(wildcards):
+    known(GRID.trends, "trend", wildcards.trend)
+    return VIEW_FILES[wildcards.trend]
 
 
-def needle_files(cells):
-    return [f"results/evaluations/{run}/{name}.json" for run, name in GRID.needle_evaluations(cells)]
+def trend_files(wildcards):
+    known(GRID.trends, "trend", wildcards.trend)
+    return VIEWS[wildcards.trend]["files"]
 
 
-def needle_evaluations(wildcards):
-    known(dict.fromkeys(GRID.tables), "table", "niah")
-    return needle_files(GRID.experiments["main"])
+def novelty_view(wildcards):
+    known(dict.fromkeys(GRID.novelty_views), "table or figure", wildcards.novelty)
+    return VIEW_FILES["novelty"]
 
 
 def needle_view(wildcards):
     known(dict.fromkeys(GRID.tables), "table", "niah")
-    return json.dumps(GRID.view("main"))
+    return VIEW_FILES["niah"]
 
 
-def heat_map_cells(wildcards):
-    return known(GRID.needles, "heat map", f"niah-{wildcards.model}")
-
-
-def heat_map_evaluations(wildcards):
-    return needle_files(heat_map_cells(wildcards))
+def needle_files(wildcards):
+    known(dict.fromkeys(GRID.tables), "table", "niah")
+    return VIEWS["niah"]["files"]
 
 
 def heat_map_view(wildcards):
-    return json.dumps(GRID.view("main", heat_map_cells(wildcards)))
+    known(GRID.needles, "heat map", f"niah-{wildcards.model}")
+    return VIEW_FILES[f"niah-{wildcards.model}"]
+
+
+def heat_map_files(wildcards):
+    known(GRID.needles, "heat map", f"niah-{wildcards.model}")
+    return VIEWS[f"niah-{wildcards.model}"]["files"]
 
 
 def allocation_view(wildcards):
-    return json.dumps(GRID.allocation_view())
-
-
-def all_views(wildcards):
-    return json.dumps([GRID.view(experiment) for experiment in GRID.experiments])
-
-
-def toy_option(wildcards):
-    return "--toy" if GRID.config.toy else "--no-toy"
+    return known(VIEW_FILES, "figure", "allocation")
 
 
 def figure_options(wildcards):

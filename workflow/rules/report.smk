@@ -1,6 +1,22 @@
+# Each command is given a view: which cells to show and which files to read, however many there are.
+# Ancient, since views are named after their content: one that is written again is the same.
+rule views:
+    output:
+        list(VIEW_FILES.values()),
+    log:
+        "logs/views.log",
+    params:
+        config=whole_config,
+    message:
+        "Writing down what each table and figure shows"
+    shell:
+        "tlm-repro views --config {params.config:q} > {log:q} 2>&1"
+
+
 rule table:
     input:
-        experiment_evaluations,
+        view=ancient(experiment_view),
+        files=experiment_files,
     output:
         csv=report(
             "results/tables/{experiment}.csv",
@@ -14,17 +30,16 @@ rule table:
         "logs/tables/{experiment}.log",
     wildcard_constraints:
         experiment="motivation|sweep|main|allocations",
-    params:
-        view=experiment_view,
     message:
         "Tabulating {wildcards.experiment}"
     shell:
-        "tlm-repro table --view {params.view:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
 
 
 rule trend_table:
     input:
-        trend_evaluations,
+        view=ancient(trend_view),
+        files=trend_files,
     output:
         csv=report(
             "results/tables/{trend}.csv",
@@ -38,17 +53,16 @@ rule trend_table:
         "logs/tables/{trend}.log",
     wildcard_constraints:
         trend="scaling|curves",
-    params:
-        views=trend_views,
     message:
         "Tabulating {wildcards.trend}"
     shell:
-        "tlm-repro trend-table --views {params.views:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro trend-table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
 
 
 rule novelty_table:
     input:
-        NOVELTY_FILES,
+        view=ancient(novelty_view),
+        files=NOVELTY_FILES,
     output:
         csv=report(
             "results/tables/{novelty}.csv",
@@ -62,17 +76,16 @@ rule novelty_table:
         "logs/tables/{novelty}.log",
     wildcard_constraints:
         novelty="novelty|novelty-pairs",
-    params:
-        toy=toy_option,
     message:
         "Tabulating layer novelty: {wildcards.novelty}"
     shell:
-        "tlm-repro novelty-table {params.toy} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro novelty-table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
 
 
 rule niah_table:
     input:
-        needle_evaluations,
+        view=ancient(needle_view),
+        files=needle_files,
     output:
         csv=report(
             "results/tables/niah.csv",
@@ -84,17 +97,16 @@ rule niah_table:
         latex="results/tables/niah.tex",
     log:
         "logs/tables/niah.log",
-    params:
-        view=needle_view,
     message:
         "Tabulating needle-in-a-haystack"
     shell:
-        "tlm-repro niah-table --view {params.view:q} --out {output.csv:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro niah-table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
 
 
 rule figure:
     input:
-        experiment_evaluations,
+        view=ancient(experiment_view),
+        files=experiment_files,
     output:
         svg=report(
             "results/figures/{experiment}.svg",
@@ -108,17 +120,16 @@ rule figure:
         "logs/figures/{experiment}.log",
     wildcard_constraints:
         experiment="motivation|sweep|allocations",
-    params:
-        view=experiment_view,
     message:
         "Drawing {wildcards.experiment}"
     shell:
-        "tlm-repro figure --view {params.view:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
 
 
 rule trend_figure:
     input:
-        trend_evaluations,
+        view=ancient(trend_view),
+        files=trend_files,
     output:
         svg=report(
             "results/figures/{trend}.svg",
@@ -132,17 +143,16 @@ rule trend_figure:
         "logs/figures/{trend}.log",
     wildcard_constraints:
         trend="scaling|curves",
-    params:
-        views=trend_views,
     message:
         "Drawing {wildcards.trend}"
     shell:
-        "tlm-repro trend-figure --views {params.views:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro trend-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
 
 
 rule niah_figure:
     input:
-        heat_map_evaluations,
+        view=ancient(heat_map_view),
+        files=heat_map_files,
     output:
         svg=report(
             "results/figures/niah-{model}.svg",
@@ -156,15 +166,15 @@ rule niah_figure:
         "logs/figures/niah-{model}.log",
     wildcard_constraints:
         model=r"[a-z0-9_]+-[a-z0-9._-]+",
-    params:
-        view=heat_map_view,
     message:
         "Drawing the heat maps of {wildcards.model}"
     shell:
-        "tlm-repro niah-figure --view {params.view:q} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro niah-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
 
 
 rule allocation_figure:
+    input:
+        view=ancient(allocation_view),
     output:
         svg=report(
             "results/figures/allocation.svg",
@@ -176,17 +186,16 @@ rule allocation_figure:
         png="results/figures/allocation.png",
     log:
         "logs/figures/allocation.log",
-    params:
-        view=allocation_view,
     message:
         "Drawing the widths of the allocations"
     shell:
-        "tlm-repro allocation-figure --view {params.view:q} --out {output.svg:q} > {log:q} 2>&1"
+        "tlm-repro allocation-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
 
 
 rule novelty_figure:
     input:
-        NOVELTY_FILES,
+        view=ancient(novelty_view),
+        files=NOVELTY_FILES,
     output:
         svg=report(
             "results/figures/{novelty}.svg",
@@ -200,51 +209,44 @@ rule novelty_figure:
         "logs/figures/{novelty}.log",
     wildcard_constraints:
         novelty="novelty|novelty-pairs",
-    params:
-        toy=toy_option,
     message:
         "Drawing layer novelty: {wildcards.novelty}"
     shell:
-        "tlm-repro novelty-figure {params.toy} --out {output.svg:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro novelty-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
 
 
 rule claims:
     input:
-        evaluations=ALL_EVALUATIONS,
-        novelty=NOVELTY_FILES,
+        view=ancient(VIEW_FILES["claims"]),
+        files=VIEWS["claims"]["files"],
     output:
         json="results/claims.json",
         markdown=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
     log:
         "logs/claims.log",
-    params:
-        views=all_views,
     message:
         "Judging the claims"
     shell:
-        "tlm-repro claims --views {params.views:q} --out {output.json:q} {input:q} > {log:q} 2>&1"
+        "tlm-repro claims --view {input.view:q} --out {output.json:q} > {log:q} 2>&1"
 
 
 rule html_report:
     input:
+        view=ancient(VIEW_FILES["report"]),
+        files=VIEWS["report"]["files"],
         tables=TABLES,
         figures=FIGURES,
         claims="results/claims.json",
-        evaluations=ALL_EVALUATIONS,
-        novelty=NOVELTY_FILES,
     output:
         "results/report.html",
     log:
         "logs/report.log",
     params:
-        config=whole_config,
-        views=all_views,
         figures=figure_options,
     message:
         "Writing {output}"
     shell:
-        "tlm-repro report --config {params.config:q} --views {params.views:q} {params.figures}"
-        " --out {output:q} {input.evaluations:q} {input.novelty:q} > {log:q} 2>&1"
+        "tlm-repro report --view {input.view:q} {params.figures} --out {output:q} > {log:q} 2>&1"
 
 
 rule tables:

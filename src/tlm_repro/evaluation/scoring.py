@@ -5,11 +5,11 @@ closed form does: all are computed here.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tlm_repro.errors import EvaluationError
+from tlm_repro.intervals import ratio_stderr
 
 PERPLEXITIES = {"perplexity", "word_perplexity"}
 UNUSABLE = "the model's weights are not usable; look at its training log"
@@ -25,19 +25,6 @@ class Metric:
 
 
 Scores = tuple[dict[str, Metric], dict[str, Any]]  # metrics, details
-
-
-def ratio_stderr(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
-    """Standard error of Σa/Σb over independent pairs (a, b), to first order; where all b = 1, that of a mean.
-
-    None for a single pair.
-    """
-    count, total = len(numerators), math.fsum(denominators)
-    if count < 2:
-        return None
-    ratio = math.fsum(numerators) / total
-    squares = math.fsum((a - ratio * b) ** 2 for a, b in zip(numerators, denominators, strict=True))
-    return math.sqrt(count / (count - 1) * squares) / total
 
 
 def summarise(column: str, metric: str, result: dict[str, Any], samples: list[dict[str, Any]]) -> Metric:

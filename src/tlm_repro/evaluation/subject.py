@@ -17,8 +17,8 @@ class Subject:
 
     `identity` changes whenever a weight or the tokenizer may have: partial results are kept under it. `block` is what
     the evaluation file says of the model: `run` and `model` for a run of ours, `external` for any other. `run` is None
-    for the latter, as is `metrics`, the run's rows by step. `load` takes a device and gives (model in evaluation mode,
-    tokenizer).
+    for the latter, as are `metrics`, the run's rows by step, and `training`, the time and device of its training.
+    `load` takes a device and gives (model in evaluation mode, tokenizer).
     """
 
     name: str
@@ -27,6 +27,7 @@ class Subject:
     run: RunSpec | None
     load: Callable[[str], tuple[Any, Any]]
     metrics: Path | None = None
+    training: dict[str, Any] | None = None
 
 
 def subject(model: str) -> Subject:
@@ -59,6 +60,11 @@ def of_run(manifest: Manifest) -> Subject:
         run=run,
         load=lambda device: pretrained.run(manifest, device=device),
         metrics=manifest.folder / METRICS if METRICS in manifest.files else None,
+        training={
+            "device": manifest.device,
+            "wall_time_s": manifest.wall_time_s,
+            "device_seconds": manifest.summary.get("device_seconds"),  # older runs have none
+        },
     )
 
 

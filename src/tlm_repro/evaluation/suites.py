@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,8 @@ def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = N
     metrics, details = suite.scores(decoder, tokenizer, spec, context)
     if name == "validation" and found.metrics is not None:
         details = {**details, "curve": training_curve(found.metrics)}
+    if name == "validation" and found.training is not None:
+        details = {**details, "training": found.training}
     return {
         "schema": SCHEMA,
         "kind": "evaluation",
@@ -129,7 +131,8 @@ def score_validation(model: Any, _: Any, spec: ValidationSpec, context: Context)
         "val_loss": Metric(loss.loss, loss.stderr, loss.tokens),
         "val_ppl": Metric(loss.perplexity, loss.perplexity_stderr, loss.tokens),
     }
-    return metrics, {"windows": loss.windows, "batch_size": batch_size}
+    blocks = replace(loss.blocks, data=tokens.manifest.id)
+    return metrics, {"windows": loss.windows, "batch_size": batch_size, "blocks": blocks.columns()}
 
 
 def check_zero_shot(spec: ZeroShotSpec, context: Context) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from tlm_repro.blocks import Blocks
 from tlm_repro.errors import EvaluationError
 
 if TYPE_CHECKING:
@@ -20,14 +21,18 @@ if TYPE_CHECKING:
 class Loss:
     """Mean negative log-likelihood in nats per token, over `tokens` predicted tokens in `windows` windows.
 
-    `stderr` is the standard error of the mean with windows as the sampling unit (tokens of one window are correlated);
-    None when there is only one window.
+    `stderr` is the standard error of the mean with blocks of windows as the sampling unit (tokens of one document are
+    correlated; `tlm_repro.blocks` says by how much); None when there is only one window.
     """
 
     loss: float
-    stderr: float | None
     tokens: int
     windows: int
+    blocks: Blocks
+
+    @property
+    def stderr(self) -> float | None:
+        return self.blocks.stderr
 
     @property
     def perplexity(self) -> float:
@@ -73,8 +78,7 @@ def validation_loss(
         raise EvaluationError(
             f"the validation loss is {mean}: the model's weights are not usable; look at its training log"
         )
-    stderr = float(losses.std(ddof=1)) / math.sqrt(windows) if windows > 1 else None
-    return Loss(loss=mean, stderr=stderr, tokens=windows * sequence_length, windows=windows)
+    return Loss(mean, windows * sequence_length, windows, Blocks.of(losses, sequence_length))
 
 
 def window_losses(

@@ -19,7 +19,7 @@ from tlm_repro.reporting.tables import validation
 
 COLUMNS = (
     *("label", "allocation", "shape", "source", "architecture", "scale", "seeds", "basis"),
-    *("val_loss", "val_loss_se", "val_ppl", "val_ppl_se", "difference", "difference_interval"),
+    *("val_loss", "val_loss_se", "val_ppl", "val_ppl_se", "difference", "difference_interval", "difference_basis"),
     *("width", "widths", "layers_without_mlp", "parameters", "parameters_less_uniform", "flops_less_uniform", "toy"),
 )
 BETTER, WORSE = PALETTE[0], PALETTE[1]

@@ -1,15 +1,15 @@
 """The commands that turn result files into tables, figures, claims and the report."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
-from pydantic import ValidationError
 
-from tlm_repro.artifacts import read_json, write_text
+from tlm_repro.artifacts import read_json, write_json, write_text
 from tlm_repro.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from tlm_repro.reporting.needle import Needles
     from tlm_repro.reporting.results import Novelty, Results, View
+    from tlm_repro.reporting.views import Views
 
 app = typer.Typer()
 
 Out = Annotated[Path, typer.Option("--out", help="File to write; others of the same name go beside it.")]
-ViewText = Annotated[str, typer.Option("--view", help="The experiment and its cells, as JSON.")]
-ViewsText = Annotated[str, typer.Option("--views", help="The experiments, as a JSON list.")]
-Files = Annotated[list[Path], typer.Argument(help="Evaluation and novelty files.")]
-Toy = Annotated[bool, typer.Option("--toy/--no-toy", help="Whether our runs are at toy scale.")]
+ViewFile = Annotated[
+    Path, typer.Option("--view", help="A file of results/views: what to show, and which result files to read.")
+]
 
 FIGURE_CAPTIONS = {
     "motivation": "Figure 2: validation loss by where the width lies, at one budget.",
@@ -34,23 +34,42 @@ FIGURE_CAPTIONS = {
     "scaling": "Gain over uniform by the taper's ratio, with a quadratic fit and its best ratio, and by model size.",
     "curves": "Training loss over tokens and FLOPs, tapered beside uniform, and their difference: who leads when.",
     "novelty": "Figure 4: cosine similarity of what a layer adds with what it received, over depth.",
-    "novelty-pairs": "Layer novelty of tapered beside uniform models after training, and the norm of what MLPs add.",
+    "novelty-pairs": "Layer novelty of tapered beside uniform models after training, and the norm of what MLPs add; "
+    "above each panel tapered less uniform over the late layers, which are grey.",
 }
 TRENDS = ("scaling", "curves")
-NEEDLE_CAPTION = "Needle-in-a-haystack: the share of the needles found, by depth in the text and its length."
+NEEDLE_CAPTION = "Needle-in-a-haystack, {model}: the share of the needles found, by depth in the text and its length."
 
 
 @app.command()
-def table(view: ViewText, out: Out, files: Files) -> None:
+def views(
+    config: Annotated[str, typer.Option(help="The whole configuration, as JSON: the workflow passes it.")],
+    folder: Annotated[Path, typer.Option(help="Where to write a file for each.")] = Path("results/views"),
+) -> None:
+    """Writes what each table and figure shows: its cells and the result files that it reads."""
+    from tlm_repro import views as shown
+    from tlm_repro.config_loading import parse
+    from tlm_repro.grid import expand
+
+    try:
+        values = json.loads(config)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--config: not valid JSON ({error}): pass the configuration as the workflow does") from None
+    for name, content in shown.views(expand(parse(values, "--config"))).items():
+        write_json(folder / shown.file_name(name, content), content)
+
+
+@app.command()
+def table(view: ViewFile, out: Out) -> None:
     """Writes an experiment's table as CSV, Markdown and LaTeX."""
     from tlm_repro.reporting import formats
 
-    experiment = _view(view)
-    formats.write(experiment.experiment, _frame(experiment, _results(files)), out.parent)
+    shown = _shown(view)
+    formats.write(shown.single.experiment, _frame(shown.single, _results(shown.files)), out.parent)
 
 
 @app.command()
-def scores(files: Files) -> None:
+def scores(files: Annotated[list[Path], typer.Argument(help="Evaluation files.")]) -> None:
     """Prints every score in evaluation files, those of models trained elsewhere included, as a Markdown table."""
     import pandas as pd
 
@@ -61,68 +80,76 @@ def scores(files: Files) -> None:
 
 
 @app.command()
-def novelty_table(toy: Toy, out: Out, files: Files) -> None:
+def novelty_table(view: ViewFile, out: Out) -> None:
     """Writes Figure 4's numbers (`novelty`), or tapered beside uniform (`novelty-pairs`): as --out is called."""
     from tlm_repro.reporting import formats
 
-    frames = _novelty_frames(_novelty(files), toy=toy)
+    shown = _shown(view)
+    frames = _novelty_frames(_novelty(shown.files), toy=shown.toy)
     if out.stem not in frames:
         raise ConfigError(f"--out {out}: these files make {' and '.join(frames)}, no '{out.stem}': name one of them")
     formats.write(out.stem, frames[out.stem], out.parent)
 
 
 @app.command()
-def figure(view: ViewText, out: Out, files: Files) -> None:
+def figure(view: ViewFile, out: Out) -> None:
     """Draws an experiment's figure as PNG, PDF and SVG."""
     from tlm_repro.reporting import allocations, figures, style
 
-    experiment = _view(view)
+    shown = _shown(view)
+    experiment = shown.single
     drawings = {"motivation": figures.motivation, "sweep": figures.sweep, "allocations": allocations.figure}
     if experiment.experiment not in drawings:
         raise ConfigError(f"--view: experiment '{experiment.experiment}' has no figure; {', '.join(drawings)} have one")
     draw = drawings[experiment.experiment]
-    style.save(draw(_frame(experiment, _results(files))), out.with_suffix(""))
+    style.save(draw(_frame(experiment, _results(shown.files))), out.with_suffix(""))
 
 
 @app.command()
-def novelty_figure(toy: Toy, out: Out, files: Files) -> None:
+def novelty_figure(view: ViewFile, out: Out) -> None:
     """Draws Figure 4 (`novelty`), or tapered beside uniform (`novelty-pairs`): as --out is called."""
     from tlm_repro.reporting import figures, novelty_pairs, style
 
+    shown = _shown(view)
     draw = novelty_pairs.figure if out.stem == "novelty-pairs" else figures.novelty
-    style.save(draw(_novelty(files), toy=toy), out.with_suffix(""))
+    style.save(draw(_novelty(shown.files), toy=shown.toy), out.with_suffix(""))
 
 
 @app.command()
-def trend_table(views: ViewsText, out: Out, files: Files) -> None:
+def trend_table(view: ViewFile, out: Out) -> None:
     """Writes the table of a trend over experiments (`scaling`, `curves`), as --out is called."""
     from tlm_repro.reporting import formats
 
-    formats.write(out.stem, _trend(out.stem).table(_results(files), _views(views)), out.parent)
+    shown = _shown(view)
+    formats.write(out.stem, _trend(out.stem).table(_results(shown.files), shown.by_experiment), out.parent)
 
 
 @app.command()
-def trend_figure(views: ViewsText, out: Out, files: Files) -> None:
+def trend_figure(view: ViewFile, out: Out) -> None:
     """Draws a trend over experiments (`scaling`, `curves`), as --out is called."""
     from tlm_repro.reporting import style
 
-    style.save(_trend(out.stem).figure(_results(files), _views(views)), out.with_suffix(""))
+    shown = _shown(view)
+    style.save(_trend(out.stem).figure(_results(shown.files), shown.by_experiment), out.with_suffix(""))
 
 
 @app.command()
-def niah_table(view: ViewText, out: Out, files: Files) -> None:
+def niah_table(view: ViewFile, out: Out) -> None:
     """Writes Table 3, needle-in-a-haystack, as CSV, Markdown and LaTeX."""
     from tlm_repro.reporting import formats, needle
 
-    formats.write("niah", needle.table(_results(files), _view(view), _needles(files)), out.parent)
+    shown = _shown(view)
+    experiment = shown.single
+    formats.write("niah", needle.table(_results(shown.files), experiment, _needles(shown.files)), out.parent)
 
 
 @app.command()
-def niah_figure(view: ViewText, out: Out, files: Files) -> None:
+def niah_figure(view: ViewFile, out: Out) -> None:
     """Draws the heat maps of needle-in-a-haystack for the models of one architecture and scale."""
     from tlm_repro.reporting import heatmaps, needle, style
 
-    experiment, measured = _view(view), _needles(files)
+    shown = _shown(view)
+    experiment, measured = shown.single, _needles(shown.files)
     table = needle.by_depth(measured, experiment)
     training = needle.training_length(experiment)
     conditions = needle.conditions(needle.scaling(measured), needle.generators(measured))
@@ -131,21 +158,19 @@ def niah_figure(view: ViewText, out: Out, files: Files) -> None:
 
 
 @app.command()
-def allocation_figure(
-    view: Annotated[str, typer.Option("--view", help="Layers, width and the widths of the runs, as JSON.")],
-    out: Out,
-) -> None:
+def allocation_figure(view: ViewFile, out: Out) -> None:
     """Draws Figure 3."""
     from tlm_repro.reporting import figures, style
 
-    shapes = json.loads(view)
-    style.save(figures.allocation(shapes["layers"], shapes["width"], shapes["widths"]), out.with_suffix(""))
+    shapes = _shown(view).figure_3()
+    style.save(figures.allocation(shapes.layers, shapes.width, shapes.widths), out.with_suffix(""))
 
 
 @app.command()
 def claims(
-    files: Annotated[list[Path] | None, typer.Argument(help="Evaluation and novelty files.")] = None,
-    views: Annotated[str, typer.Option(help="All experiments, as a JSON list.")] = "[]",
+    view: Annotated[
+        Path | None, typer.Option(help="A file of results/views: experiments, and which result files to read.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="claims.json; claims.md goes beside it.")] = None,
     published: Annotated[bool, typer.Option("--published", help="Judge the paper's own tables instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON where no file is written.")] = False,
@@ -153,14 +178,15 @@ def claims(
     """Judges the paper's ten claims."""
     from tlm_repro.reporting import claims as ledger
 
-    experiments = [_view(json.dumps(item)) for item in json.loads(views)]
-    config, toy = (experiments[0].config, experiments[0].toy) if experiments else ("published", False)
+    config, toy = "published", False
     if published:
         judged = ledger.published()
-    elif experiments:
-        judged = ledger.judge(_results(files or []), experiments, _novelty(files or []))
+    elif view is not None:
+        shown = _shown(view)
+        config, toy = shown.config, shown.toy
+        judged = ledger.judge(_results(shown.files), shown.experiments, _novelty(shown.files))
     else:
-        raise ConfigError("nothing to judge: pass --views and result files, or --published")
+        raise ConfigError("nothing to judge: pass --view results/views/claims-*.json, or --published")
     if out is not None:
         ledger.write(judged, out.parent, config=config, toy=toy)
     elif as_json:
@@ -171,26 +197,25 @@ def claims(
 
 @app.command()
 def report(
-    views: Annotated[str, typer.Option(help="All experiments, as a JSON list.")],
-    config: Annotated[str, typer.Option(help="The whole configuration, as JSON.")],
+    view: ViewFile,
     figures: Annotated[list[Path], typer.Option("--figure", help="An SVG file; once for each.")],
     out: Out,
-    files: Files,
 ) -> None:
     """Writes the report: one page that opens without a network."""
     from tlm_repro.reporting import claims as ledger
-    from tlm_repro.reporting import needle, sheets
+    from tlm_repro.reporting import cost, needle, sheets
     from tlm_repro.reporting import report as page
 
-    settings = json.loads(config)
-    experiments = [_view(json.dumps(item)) for item in json.loads(views)]
+    shown = _shown(view)
+    settings, experiments, files = shown.configuration(), shown.experiments, shown.files
     results, measured = _results(files), _novelty(files)
-    frames: dict[str, pd.DataFrame] = {view.experiment: _frame(view, results) for view in experiments}
-    for view in experiments:
-        if view.experiment == "main" and needle.measured(results):
-            frames["niah"] = needle.table(results, view, _needles(files))
+    frames: dict[str, pd.DataFrame] = {
+        name: _frame(experiment, results) for name, experiment in shown.by_experiment.items()
+    }
+    if "main" in shown.by_experiment and needle.measured(results):
+        frames["niah"] = needle.table(results, shown.by_experiment["main"], _needles(files))
     for name in TRENDS:
-        frame = _trend(name).table(results, {view.experiment: view for view in experiments})
+        frame = _trend(name).table(results, shown.by_experiment)
         frames |= {} if frame.empty else {name: frame}
     if measured:
         frames |= _novelty_frames(measured, toy=settings["toy"])
@@ -201,27 +226,19 @@ def report(
         claims=ledger.judge(results, experiments, measured),
         figures=[page.Figure.read(path, _caption(path.stem)) for path in figures],
         tables=[sheets.SHEETS[name](name, frame) for name, frame in frames.items()],
+        cost=sheets.SHEETS["cost"]("cost", cost.table(cost.load(_of_kind(files, "evaluation")), toy=settings["toy"])),
         configuration=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100),
         environment=_environment(files),
         links=_links(frames, figures, out.parent),
+        fidelity=os.path.relpath("docs/fidelity.md", out.parent),
     )
     write_text(out, text)
 
 
-def _view(text: str) -> "View":
-    from tlm_repro.reporting.results import View
+def _shown(path: Path) -> "Views":
+    from tlm_repro.reporting.views import Views
 
-    try:
-        return View.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole text"
-        raise ConfigError(f"--view: {where}: {first['msg']}: pass the experiment as the workflow does") from None
-
-
-def _views(text: str) -> "dict[str, View]":
-    """Experiment → view, from a JSON list of them."""
-    return {view.experiment: view for view in (_view(json.dumps(item)) for item in json.loads(text))}
+    return Views.read(path)
 
 
 def _trend(name: str) -> Any:
@@ -265,7 +282,9 @@ def _needles(files: Sequence[Path]) -> "list[Needles]":
 
 
 def _caption(figure: str) -> str:
-    return NEEDLE_CAPTION if figure.startswith("niah-") else FIGURE_CAPTIONS.get(figure, figure)
+    if figure.startswith("niah-"):
+        return NEEDLE_CAPTION.format(model=figure.removeprefix("niah-"))
+    return FIGURE_CAPTIONS.get(figure, figure)
 
 
 def _frame(view: "View", results: "Results") -> "pd.DataFrame":

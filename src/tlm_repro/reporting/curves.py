@@ -212,7 +212,7 @@ def leads(axes: Axes, group: list[Pair], *, labelled: bool) -> None:
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if labelled:
-        axes.set_ylabel("− uniform's (nats)\nbelow 0: ahead")
+        axes.set_ylabel("loss − uniform's (nats)\nbelow 0: ahead")
 
 
 def moving_mean(values: np.ndarray) -> np.ndarray:

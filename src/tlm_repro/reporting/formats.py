@@ -7,8 +7,9 @@ import pandas as pd
 
 from tlm_repro.artifacts import write_text
 from tlm_repro.reporting import needle
+from tlm_repro.reporting.cells import Sheet
 from tlm_repro.reporting.results import NOT_PUBLISHED
-from tlm_repro.reporting.sheets import SHEETS, Sheet
+from tlm_repro.reporting.sheets import SHEETS
 
 LATEX_HEAD = """\
 % Needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}, in the preamble. To compile it alone:

@@ -127,7 +127,7 @@ def by_layer(axes: Axes, allocations: Mapping[str, Seeds], quantity: Profile) ->
         axes.fill_between(range(len(means)), low, high, color=look["color"], alpha=0.15, linewidth=0)
         if place and (effect := difference(seeds, allocations["uniform"], quantity)):
             margin = "" if math.isnan(effect.half_width) else f" ± {effect.half_width:.3f}"
-            titles.append(f"late: {effect.mean:+.3f}{margin}".replace("-", "−"))
+            titles.append(f"late layers: {effect.mean:+.3f}{margin}".replace("-", "−"))
     layers = depth.late_layers(next(iter(allocations["uniform"].values())).model.layers)
     if len(layers):
         axes.axvspan(layers[0] - 0.5, layers[-1] + 0.5, color=LEVEL_COLOUR, alpha=0.25, linewidth=0, zorder=0)

@@ -1,4 +1,4 @@
-"""The report: one HTML page with the verdicts, figures, tables and configuration of a reproduction.
+"""The report: one HTML page with the verdicts, figures, tables, cost and configuration of a reproduction.
 
 The page needs no network and no other file, and equal inputs give equal bytes.
 """
@@ -14,14 +14,17 @@ from xml.etree import ElementTree
 import jinja2
 
 from tlm_repro.errors import ArtifactError
+from tlm_repro.reporting.cells import Sheet
 from tlm_repro.reporting.claims import TOY_SENTENCE, Claim
 from tlm_repro.reporting.results import NOT_PUBLISHED
-from tlm_repro.reporting.sheets import Sheet
 from tlm_repro.reporting.verdicts import Verdict
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 TARGET = re.compile(r"url\(#([^)]+)\)")
+POINTS = re.compile(r"^([\d.]+)pt$")
+LONG = 32  # characters of a cell from which on it may be broken into lines
+LARGEST = 1.35  # CSS pixels a point of a figure: its text, of 9 points and more, stays that of the page
 
 CHOICES = (
     "Corpus and tokenizer: the paper names neither its corpus nor how a Llama 3 tokenizer comes to have 32K entries.",
@@ -66,6 +69,7 @@ def render(
     claims: Sequence[Claim],
     figures: Sequence[Figure],
     tables: Sequence[Sheet],
+    cost: Sheet | None,
     configuration: str,
     environment: Mapping[str, str],
     links: Mapping[str, str],
@@ -75,6 +79,7 @@ def render(
     """The page as text.
 
     Args:
+        cost: what the runs took; None: there were none.
         config: name of the configuration; `configuration` is its YAML text.
         toy: stamps the page as no evidence for or against the paper.
         environment: component → version; links: title → path relative to the page; fidelity: path of the choices' page.
@@ -100,6 +105,7 @@ def render(
         tally=sorted(counts.items(), key=lambda item: (get_args(Verdict).index(item[0][0]), item[0][1])),
         figures=[replace(figure, svg=inline_svg(figure)) for figure in figures],
         tables=tables,
+        cost=cost,
         configuration=configuration,
         environment=environment,
         links=links,
@@ -114,6 +120,7 @@ def html_cells(table: Sheet) -> Iterator[list[HtmlCell]]:
         row = []
         for column, text, tone in zip(table.text.columns, texts, tones, strict=True):
             classes = [tone, "numeric" if column in table.numeric else "", "absent" if text == NOT_PUBLISHED else ""]
+            classes.append("long" if len(text) > LONG else "")
             row.append(HtmlCell(text, " ".join(filter(None, classes))))
         yield row
 
@@ -139,6 +146,8 @@ def inline_svg(figure: Figure) -> str:
     for element in root.iter():
         renamed(element, ids, figure.name)
     root.attrib |= {"id": figure.name, "role": "img", "aria-label": figure.caption}
+    if width := POINTS.match(root.get("width", "")):  # never smaller than a pixel a point: narrow screens scroll
+        root.attrib["style"] = f"min-width: {float(width[1]):.0f}px; max-width: {LARGEST * float(width[1]):.0f}px"
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     return ElementTree.tostring(root, encoding="unicode")

@@ -14,6 +14,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tlm_repro.artifacts import read_json
+from tlm_repro.blocks import Blocks
 from tlm_repro.errors import ArtifactError
 from tlm_repro.spec import RunLabels
 
@@ -23,6 +24,7 @@ MAIN_METRICS = ("wikitext_ppl", "lambada_ppl", *ACCURACIES, "avg")
 PERPLEXITIES = ("val_ppl", "wikitext_ppl", "lambada_ppl")
 NEEDLES = "niah_"  # metrics `niah_<task>_<length>`: the share of the needles found, 0 to 1
 EXTERNAL_COLUMNS = ["name", "path", "version", "suite", "metric", "value", "stderr", "items"]
+BLOCKS_MISS = 1e-6  # nats; the losses of blocks are rounded
 FACTS = ("parameters", "forward_flops", "training_flops", "tokens", "layers", "model_width", "intermediate_sizes")
 
 
@@ -78,6 +80,13 @@ class ExternalIdentity(Part):
     hash: str | None = None
 
 
+class Details(Part):
+    """What tables and figures take from an evaluation's details; older files have neither."""
+
+    curve: Any = None
+    blocks: Blocks | None = None
+
+
 class Evaluation(Part):
     """`results/evaluations/<run>/<suite>-<fingerprint>.json`, of a run with its facts or of an external model."""
 
@@ -88,12 +97,19 @@ class Evaluation(Part):
     model: Facts | None = None
     external: ExternalIdentity | None = None
     metrics: dict[str, Metric]
-    details: dict[str, Any] = {}
+    details: Details = Details()
 
     @model_validator(mode="after")
     def _of_one_model(self) -> Self:
         if (self.run is None) != (self.model is None) or (self.run is None) == (self.external is None):
             raise ValueError("run and model are expected, or external in their place")
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_of_this_loss(self) -> Self:
+        blocks, loss = self.details.blocks, self.metrics.get("val_loss")
+        if blocks and not (loss and abs(blocks.mean - loss.value) < BLOCKS_MISS):
+            raise ValueError(f"details.blocks have the mean {blocks.mean}, metrics.val_loss is {loss and loss.value}")
         return self
 
 
@@ -180,13 +196,15 @@ class View(Part):
 class Measurement:
     """One number of one run. `resolution` is half the last printed digit, for numbers that are only known rounded.
 
-    `items` is how many items or samples it is over, 0 where that isn't known.
+    `items` is how many items or samples it is over, 0 where that isn't known; `blocks` is a validation loss by blocks
+    of its text, None where the file has none.
     """
 
     value: float
     stderr: float = math.nan
     resolution: float = math.nan
     items: int = 0
+    blocks: Blocks | None = None
 
 
 @dataclass(frozen=True)
@@ -200,6 +218,7 @@ class Results:
     models: pd.DataFrame
     external: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=EXTERNAL_COLUMNS))
     curves: dict[str, Any] = field(default_factory=dict)  # run → how its training went, as `reporting.curves` reads it
+    blocks: dict[str, Blocks] = field(default_factory=dict)  # run → its validation loss by blocks of the text
 
     def find(self, run: str, metric: str) -> Measurement | None:
         """The measurement, or None when that run wasn't evaluated on that metric."""
@@ -208,7 +227,8 @@ class Results:
         except KeyError:
             return None
         items = 0 if pd.isna(row["items"]) else int(row["items"])
-        return Measurement(float(row["value"]), float(row["stderr"]), float(row["resolution"]), items)
+        blocks = self.blocks.get(run) if metric == "val_loss" else None
+        return Measurement(float(row["value"]), float(row["stderr"]), float(row["resolution"]), items, blocks)
 
     def seeds(self, cells: Cells, metric: str) -> dict[int, Measurement]:
         """Seed → measurement of those cells that have one."""
@@ -269,6 +289,7 @@ def load(paths: Iterable[Path]) -> Results:
     models: dict[str, tuple[Path, dict[str, Any]]] = {}
     external: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
+    blocks: dict[str, Blocks] = {}
     for path in sorted(paths):
         evaluation = Evaluation.read(path)
         run = evaluation.run
@@ -282,8 +303,10 @@ def load(paths: Iterable[Path]) -> Results:
             raise ArtifactError(
                 f"{path} and {first} disagree on '{changed}' of run {run.id}: delete both and evaluate the run again"
             )
-        if curve := evaluation.details.get("curve"):
-            curves[run.id] = curve
+        if evaluation.details.curve:
+            curves[run.id] = evaluation.details.curve
+        if evaluation.details.blocks:
+            blocks[run.id] = evaluation.details.blocks
         labels = {"run": run.id, **run.model_dump(exclude={"id"}), "suite": evaluation.suite, "file": str(path)}
         for name, metric in with_average(evaluation.metrics).items():
             if (run.id, name) in rows:
@@ -291,7 +314,8 @@ def load(paths: Iterable[Path]) -> Results:
                 raise ArtifactError(f"{path} and {other} both hold '{name}' of run {run.id}: pass only one of them")
             rows[run.id, name] = {**labels, "metric": name, **metric.model_dump()}
     found = frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
-    return replace(found, external=pd.DataFrame(external, columns=EXTERNAL_COLUMNS), curves=curves)
+    elsewhere = pd.DataFrame(external, columns=EXTERNAL_COLUMNS)
+    return replace(found, external=elsewhere, curves=curves, blocks=blocks)
 
 
 def external_rows(evaluation: Evaluation) -> list[dict[str, Any]]:

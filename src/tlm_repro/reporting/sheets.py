@@ -2,16 +2,24 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from tlm_repro.architectures import ARCHITECTURES
-from tlm_repro.reporting import needle
+from tlm_repro.reporting import cost, needle
+from tlm_repro.reporting.cells import (
+    SHADES,
+    TOY,
+    Sheet,
+    Tone,
+    architecture_title,
+    caption,
+    number,
+    printed,
+    sheet,
+    tone,
+)
 from tlm_repro.reporting.results import MAIN_METRICS, NOT_PUBLISHED, PERPLEXITIES
-
-Tone = Literal["", "better", "better-unclear", "worse", "worse-unclear"]
 
 MAIN_TITLES = {
     "wikitext_ppl": "WikiText ppl ↓",
@@ -26,63 +34,6 @@ MAIN_TITLES = {
     "boolq": "BoolQ % ↑",
     "avg": "Avg % ↑",
 }
-UNCERTAINTY = (
-    "± one standard error, over seeds or, with one seed, over the evaluated items; differences ± half a 95 % interval."
-)
-SHADES = "Shaded: better (green) or worse (red) than uniform, pale where the difference lies within its interval."
-TOY = "Toy scale: not comparable with the paper's numbers."
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table as people read it. `tones` has the shape of `text`; `numeric` names the columns to align right."""
-
-    name: str
-    caption: str
-    text: pd.DataFrame
-    tones: pd.DataFrame
-    numeric: tuple[str, ...]
-
-
-def number(
-    value: float, error: float = math.nan, digits: int = 2, signed: bool = False, missing: str = "not run"
-) -> str:
-    """`value ± error` with a fixed number of decimals and a true minus sign; from 100,000 on, three digits of it."""
-    if pd.isna(value):
-        return missing
-    form = ".2e" if abs(value) >= 1e5 else f".{digits}f"
-    text = f"{value:{'+' if signed else ''}{form}}" + ("" if pd.isna(error) else f" ± {error:{form}}")
-    return text.replace("-", "−")
-
-
-def printed(value: float, digits: int = 2, signed: bool = False) -> str:
-    return number(value, digits=digits, signed=signed, missing=NOT_PUBLISHED)
-
-
-def tone(effect: float, interval: float) -> Tone:
-    """Shade of an effect that is positive when better."""
-    if pd.isna(effect) or effect == 0:
-        return ""
-    clear = abs(effect) > interval
-    if effect > 0:
-        return "better" if clear else "better-unclear"
-    return "worse" if clear else "worse-unclear"
-
-
-def architecture_title(name: str) -> str:
-    return ARCHITECTURES[name].title if name in ARCHITECTURES else name
-
-
-def caption(title: str, frame: pd.DataFrame, *notes: str) -> str:
-    toy = "toy" in frame and bool(frame["toy"].any())
-    return " ".join([title, *notes, UNCERTAINTY, *([TOY] if toy else [])])
-
-
-def sheet(name: str, rows: list[dict[str, tuple[str, Tone]]], title: str, words: tuple[str, ...]) -> Sheet:
-    """Puts rows of (text, tone) into a sheet; `words` names the columns that hold no numbers."""
-    text = pd.DataFrame([{column: cell[0] for column, cell in row.items()} for row in rows])
-    tones = pd.DataFrame([{column: cell[1] for column, cell in row.items()} for row in rows])
-    return Sheet(name, title, text, tones, tuple(column for column in text.columns if column not in words))
 
 
 def validation_sheet(name: str, frame: pd.DataFrame) -> Sheet:
@@ -355,4 +306,5 @@ SHEETS: dict[str, Callable[[str, pd.DataFrame], Sheet]] = {
     "novelty-pairs": novelty_pairs_sheet,
     "scaling": scaling_sheet,
     "curves": curves_sheet,
+    "cost": cost.sheet,
 }

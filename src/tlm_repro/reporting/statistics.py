@@ -5,7 +5,7 @@ needle-in-a-haystack are often near 0 or 100 %, where symmetric intervals mislea
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,14 +15,15 @@ from scipy import stats
 from tlm_repro.intervals import LEVEL, wilson
 from tlm_repro.reporting.results import NEEDLES, PERPLEXITIES, Cosine, Measurement
 
-Basis = Literal["seeds", "evaluation", "rounding", "tokens", "unknown"]
+Basis = Literal["seeds", "blocks", "evaluation", "rounding", "tokens", "unknown"]
 
 BASIS_TEXT: dict[Basis, str] = {
     "seeds": "spread over seeds",
-    "evaluation": "rests on one run: evaluation noise only",
+    "blocks": "rests on one run each: evaluation noise only, paired over blocks of the same text",
+    "evaluation": "rests on one run each: evaluation noise only, taken as independent",
     "rounding": "resolution of the printed values",
     "tokens": "noise of the sampled tokens",
-    "unknown": "rests on one run, whose evaluation gives no standard error",
+    "unknown": "rests on one run each, whose evaluation gives no standard error",
 }
 
 
@@ -31,6 +32,7 @@ class Estimate:
     """A mean or a difference. `half_width` is that of its 95 % interval (of its rounding interval for printed values).
 
     `stderr` and `half_width` are NaN where nothing is known of them. `bounds` is the interval where it isn't symmetric.
+    `blocks` is how many blocks of text a difference is paired over, 0 where it isn't.
     """
 
     mean: float
@@ -39,6 +41,12 @@ class Estimate:
     seeds: int
     basis: Basis
     bounds: tuple[float, float] | None = None
+    blocks: int = 0
+
+    @property
+    def rests_on(self) -> str:
+        """What the uncertainty of a difference rests on, in words."""
+        return BASIS_TEXT[self.basis].replace("over blocks", f"over {self.blocks} blocks")
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -58,7 +66,10 @@ class Estimate:
 
 
 def p_value(effect: Estimate) -> float:
-    """Two-sided p of no effect: Student's over seeds, else normal. Printed values are in order or equal: 0 or 1."""
+    """Two-sided p of no effect: Student's over seeds or blocks of text, else normal.
+
+    Printed values are in order or equal: 0 or 1.
+    """
     if effect.basis == "rounding":
         return 0.0 if effect.sign else 1.0
     if math.isnan(effect.stderr):
@@ -66,8 +77,9 @@ def p_value(effect: Estimate) -> float:
     if effect.stderr == 0:
         return 0.0 if effect.mean else 1.0
     ratio = abs(effect.mean) / effect.stderr
-    student = effect.basis == "seeds" and effect.bounds is None
-    return float(2 * (stats.t.sf(ratio, effect.seeds - 1) if student else stats.norm.sf(ratio)))
+    units = {"seeds": effect.seeds, "blocks": effect.blocks}.get(effect.basis, 0)
+    student = units and effect.bounds is None
+    return float(2 * (stats.t.sf(ratio, units - 1) if student else stats.norm.sf(ratio)))
 
 
 def holm(p_values: Sequence[float], level: float = 1 - LEVEL) -> list[bool]:
@@ -81,6 +93,12 @@ def holm(p_values: Sequence[float], level: float = 1 - LEVEL) -> list[bool]:
             break
         rejected[index] = True
     return rejected
+
+
+def one_run(bases: Iterable[str]) -> list[str]:
+    """What differences with these bases rest on where they have a single seed, a sentence each."""
+    found, single = set(bases), ("blocks", "evaluation", "unknown")
+    return [f"A difference {text}." for basis, text in BASIS_TEXT.items() if basis in found and basis in single]
 
 
 def natural_unit(metric: str) -> str:
@@ -115,9 +133,10 @@ def difference(
 ) -> Estimate | None:
     """first − second in the metric's natural unit, paired by seed; None when no seed has both.
 
-    With one seed in common the two standard errors are combined as if independent, √(se² + se²): the per-window losses
-    that a paired estimate would need aren't kept. That overstates the noise of two models read on the same windows.
-    Two needle scores of one seed have Newcombe's interval. `coverage` is that of the interval.
+    With one seed in common the unit is a block of the text that both runs read, where their evaluations keep the losses
+    of the same blocks. Else the two standard errors are combined as if independent, √(se² + se²), which overstates the
+    noise of two models that read the same text. Two needle scores of one seed have Newcombe's interval. `coverage` is
+    that of the interval.
     """
     seeds = sorted(first.keys() & second.keys())
     pairs = [(natural(metric, first[seed]), natural(metric, second[seed])) for seed in seeds]
@@ -125,11 +144,27 @@ def difference(
         return None
     if len(pairs) == 1 and metric.startswith(NEEDLES) and min(measured.items for measured in pairs[0]) > 0:
         return score_difference(*pairs[0], coverage)
+    if len(pairs) == 1 and (by_block := block_difference(*pairs[0], coverage)) is not None:
+        return by_block
     paired = [
         Measurement(one.value - other.value, math.hypot(one.stderr, other.stderr), one.resolution + other.resolution)
         for one, other in pairs
     ]
     return estimate(paired, coverage)
+
+
+def block_difference(first: Measurement, second: Measurement, coverage: float = LEVEL) -> Estimate | None:
+    """first − second with Student's interval over blocks of text; None where they don't have the same two or more.
+
+    Two models that read the same text find the same parts of it hard, which cancels in the differences block by block.
+    What remains is the noise of this text alone: what other seeds would give isn't in it.
+    """
+    blocks = first.blocks.minus(second.blocks) if first.blocks and second.blocks else None
+    if blocks is None or blocks.stderr is None:
+        return None
+    count = len(blocks.windows)
+    half = float(stats.t.ppf((1 + coverage) / 2, count - 1)) * blocks.stderr
+    return Estimate(blocks.mean, blocks.stderr, half, 1, "blocks", blocks=count)
 
 
 def newcombe(first: tuple[float, int], second: tuple[float, int], coverage: float = LEVEL) -> tuple[float, float]:

@@ -26,7 +26,8 @@ PUBLISHED_SCALE = "440m"  # of Figure 2 and Table 1
 
 VALIDATION_COLUMNS = (
     *("architecture", "scale", "seeds", "basis", "val_loss", "val_loss_se", "val_ppl", "val_ppl_se"),
-    *("difference", "difference_interval", "published_val_ppl", "published_val_loss", "published_scale", "toy"),
+    *("difference", "difference_interval", "difference_basis"),
+    *("published_val_ppl", "published_val_loss", "published_scale", "toy"),
 )
 SWEEP_COLUMNS = ("allocation", "start", "end", "schedule", *VALIDATION_COLUMNS)
 MOTIVATION_COLUMNS = ("label", "allocation", *VALIDATION_COLUMNS)
@@ -50,6 +51,7 @@ NOVELTY_COLUMNS = (
 def sweep(results: Results, view: View) -> pd.DataFrame:
     """Table 1: validation loss (nats/token) and perplexity by allocation; `difference` is the loss less uniform's.
 
+    `difference_basis` is what the difference's interval rests on.
     The published columns hold the paper's 440M value of the same allocation, whatever scale our row has.
     Raises ArtifactError, naming the run, for a cell without its evaluation.
     """
@@ -95,6 +97,7 @@ def validation(
                     "val_ppl_se": perplexity_se,
                     "difference": effect.mean,
                     "difference_interval": effect.half_width,
+                    "difference_basis": effect.basis if effect.seeds else None,
                     "published_val_ppl": published,
                     "published_val_loss": published_loss(published),
                     "published_scale": PUBLISHED_SCALE if name in printed else None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tlm_repro.reporting.results import Cells, Results
-from tlm_repro.reporting.statistics import BASIS_TEXT, Estimate, difference, holm, natural_unit, p_value
+from tlm_repro.reporting.statistics import Estimate, difference, holm, natural_unit, p_value
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 
@@ -83,8 +83,7 @@ def outcome(comparisons: Sequence[Comparison], value: str, coverage: str = "", a
         sentences.append(f"The claim allows {allowed} exception")
     if coverage:
         sentences.append(coverage)
-    bases = sorted({comparison.effect.basis for comparison in comparisons})
-    sentences.append("Uncertainty: " + "; ".join(BASIS_TEXT[basis] for basis in bases))
+    sentences.append("Uncertainty: " + "; ".join(sorted({comparison.effect.rests_on for comparison in comparisons})))
     tightest = min(comparisons, key=lambda comparison: comparison.effect.mean)
     margin = f"least margin {tightest}"
     return Outcome(settle(comparisons, allowed), value, margin, ". ".join(sentences) + ".")

@@ -54,10 +54,12 @@ def write(
     *,
     device: str,
     seconds: float,
+    device_seconds: float,
 ) -> dict[str, Any]:
     """Writes `model/` (weights, configuration, tokenizer), `spec.json`, `metrics.jsonl`, then `manifest.json`.
 
     The same state gives the same files, so a run killed in here is finished by calling this again. Returns the summary.
+    `seconds` is the time of all attempts, `device_seconds` the same with each attempt's times its devices.
     """
     for stray in folder.glob(".model.*"):
         shutil.rmtree(stray, ignore_errors=True)
@@ -69,7 +71,7 @@ def write(
     write_json(folder / "spec.json", spec.canonical())
     with atomic_path(folder / METRICS) as copy:
         shutil.copyfile(checkpoints.folder / METRICS, copy)
-    summary = summarise(spec, read_rows(folder / METRICS))
+    summary = summarise(spec, read_rows(folder / METRICS)) | {"device_seconds": round(device_seconds, 3)}
     model_files = [path for path in (folder / "model").rglob("*") if path.is_file()]
     manifest = write_manifest(
         folder,

@@ -147,6 +147,7 @@ class Trainer:
         self.step = 0  # optimiser steps taken, or skipped
         self.skipped = 0
         self.seconds = 0.0  # training time of all attempts, up to the last checkpoint
+        self.device_seconds = 0.0  # the same, times the devices of each attempt
         self._saved = time.monotonic()
         left = scheduler.time_left() if accelerator.is_main_process else None
         self._end = None if left is None else time.monotonic() + left  # of the job, where the scheduler says so
@@ -161,6 +162,7 @@ class Trainer:
         if rank < len(found.rng):  # the number of processes may have grown since
             set_random_state(found.rng[rank])
         self.step, self.seconds, self.skipped = found.step, found.extra["seconds"], found.extra.get("skipped", 0)
+        self.device_seconds = found.extra.get("device_seconds", self.seconds * self.accelerator.num_processes)
         if self.accelerator.is_main_process:
             print(f"{self.spec.id} resumes after step {self.step} from {found.folder}", file=sys.stderr)
 
@@ -314,13 +316,15 @@ class Trainer:
         """
         self.check_weights()
         generators = gather_object([random_state()])
-        self.seconds += time.monotonic() - self._saved
-        self._saved = time.monotonic()
+        now = time.monotonic()
+        self.seconds += now - self._saved
+        self.device_seconds += (now - self._saved) * self.accelerator.num_processes
+        self._saved = now
         on_main(self.accelerator, functools.partial(self._save, generators, wait))
 
     def _save(self, generators: list[dict[str, str]], wait: bool) -> None:
         self.saver.finish()
-        extra: dict[str, Any] = {"seconds": self.seconds}
+        extra: dict[str, Any] = {"seconds": self.seconds, "device_seconds": self.device_seconds}
         if self.skipped:
             extra["skipped"] = self.skipped
         self.saver.begin(Snapshot.of(self.step, self.model, self.optimizer, generators, extra))
@@ -331,9 +335,8 @@ class Trainer:
         """Called in the main process, when all steps are taken."""
         device = self.accelerator.device
         name = device_name(device)
-        summary = product.write(
-            self.spec, self.data, self.model, folder, self.checkpoints, device=name, seconds=self.seconds
-        )
+        times = {"seconds": self.seconds, "device_seconds": self.device_seconds}
+        summary = product.write(self.spec, self.data, self.model, folder, self.checkpoints, device=name, **times)
         self.checkpoints.clear(keep=1 if self.options.keep_checkpoints else 0)
         return summary
 
