@@ -293,3 +293,12 @@ def test_expanding_the_paper_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_models_without_late_layers_have_no_table_of_them():
+    raw = demo()
+    raw["scales"]["760m-toy"]["layers"] = 5
+    grid = grid_of(raw)
+    assert "novelty" in grid.tables
+    assert "novelty-pairs" not in grid.tables + grid.figures
+    assert "novelty-pairs" in grid_of(demo()).tables

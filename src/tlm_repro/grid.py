@@ -16,6 +16,7 @@ from tlm_repro.config import Config, NeedleConfig, ZeroShotConfig, steps
 from tlm_repro.errors import ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmark_folder import items_fingerprint, read_sources
 from tlm_repro.experiments import AllocationConfig, experiment_axes
+from tlm_repro.layers import late_layers
 from tlm_repro.models.accounting import parameters
 from tlm_repro.spec import (
     DataSpec,
@@ -115,8 +116,8 @@ class Grid:
 
     @property
     def novelty_views(self) -> list[str]:
-        """Figure 4, and tapered beside uniform where runs of ours are measured: tables and figures alike."""
-        runs = any(task.run for task in self.novelty.values())
+        """Figure 4, and the pairs of our own runs where these have late layers: tables and figures alike."""
+        runs = any(task.run and late_layers(self.runs[task.run].model.layers) for task in self.novelty.values())
         return [*(["novelty"] if self.novelty else []), *(["novelty-pairs"] if runs else [])]
 
     @property

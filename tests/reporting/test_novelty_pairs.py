@@ -10,6 +10,7 @@ from scipy import stats
 
 from tlm_repro.artifacts import write_json
 from tlm_repro.errors import ConfigError
+from tlm_repro.layers import late_layers
 from tlm_repro.reporting import commands, depth, figures, formats, novelty_pairs, sheets, statistics, tables
 from tlm_repro.reporting.results import Novelty
 
@@ -61,7 +62,7 @@ INTERVALS = {"block": [0.3, 0.6], "mlp": [0.2, 0.9], "difference": [-0.1, 0.4]}
 
 @pytest.mark.parametrize(("layers", "expected"), [(24, range(16, 23)), (6, range(4, 5)), (12, range(8, 11)), (3, [])])
 def test_late_layers_are_the_last_third_without_the_very_last(layers: int, expected: Sequence[int]) -> None:
-    assert list(depth.late_layers(layers)) == list(expected)
+    assert list(late_layers(layers)) == list(expected)
 
 
 def test_the_late_mean_leaves_out_layers_without_an_mlp() -> None:

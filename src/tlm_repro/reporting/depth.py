@@ -8,11 +8,11 @@ import numpy as np
 from scipy import stats
 
 from tlm_repro.intervals import LEVEL
+from tlm_repro.layers import late_layers
 from tlm_repro.reporting.results import Cosine, Novelty
 from tlm_repro.reporting.statistics import Estimate, normal_interval, profile_correlation
 
 Profile = Literal["block", "mlp", "norm_ratio"]
-LATE = 2 / 3  # of the depth: where the last third of the layers begins
 
 
 def correlations(found: Novelty) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
@@ -39,11 +39,6 @@ def resampled(estimate: Estimate | None, bounds: tuple[float, float] | None) -> 
     half = (bounds[1] - bounds[0]) / 2
     stderr = half / float(stats.norm.ppf((1 + LEVEL) / 2))
     return Estimate(estimate.mean, stderr, half, estimate.seeds, estimate.basis, bounds)
-
-
-def late_layers(layers: int) -> range:
-    """The last third of the layers, without the very last, which the paper's Section 4 leaves out: for 24, 16 … 22."""
-    return range(math.ceil(LATE * layers), layers - 1)
 
 
 def late(found: Novelty, profile: Profile) -> tuple[float, float] | None:

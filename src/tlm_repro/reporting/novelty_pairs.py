@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tlm_repro.layers import late_layers
 from tlm_repro.reporting import depth
 from tlm_repro.reporting.depth import Profile
 from tlm_repro.reporting.figures import LABELS, LEVEL_COLOUR, averages, known
@@ -65,7 +66,7 @@ def table(measurements: Sequence[Novelty], *, toy: bool) -> pd.DataFrame:
 
 def late_text(seeds: Seeds) -> str:
     """The late layers, as `16 to 22`."""
-    layers = depth.late_layers(next(iter(seeds.values())).model.layers)
+    layers = late_layers(next(iter(seeds.values())).model.layers)
     return f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else ", ".join(map(str, layers))
 
 
@@ -128,7 +129,7 @@ def by_layer(axes: Axes, allocations: Mapping[str, Seeds], quantity: Profile) ->
         if place and (effect := difference(seeds, allocations["uniform"], quantity)):
             margin = "" if math.isnan(effect.half_width) else f" ± {effect.half_width:.3f}"
             titles.append(f"late layers: {effect.mean:+.3f}{margin}".replace("-", "−"))
-    layers = depth.late_layers(next(iter(allocations["uniform"].values())).model.layers)
+    layers = late_layers(next(iter(allocations["uniform"].values())).model.layers)
     if len(layers):
         axes.axvspan(layers[0] - 0.5, layers[-1] + 0.5, color=LEVEL_COLOUR, alpha=0.25, linewidth=0, zorder=0)
     if quantity == "norm_ratio":
