@@ -27,9 +27,19 @@ demo: environment  ## the whole pipeline at toy scale: 6–9 minutes on 2 cores
 	@tlm-repro workflow --profile profiles/demo all
 	@printf '\nReport:  %s\nTables:  %s\nFigures: %s\nClaims:  %s\n' results/report.html results/tables/ results/figures/ results/claims.md
 
+.PHONY: laptop
+laptop: environment  ## the study of docs/results/laptop: 33 small models, 75 minutes on 2 cores
+	@tlm-repro workflow all --profile profiles/demo --configfile config/laptop.yaml
+
+.PHONY: laptop-page
+laptop-page: environment  ## its page, from the measurements that DVC brings: a minute
+	@dvc pull --quiet evaluate novelty
+	@tlm-repro workflow tables figures claims results/report.html --profile profiles/demo --configfile config/laptop.yaml
+	@python tools/study_page.py config/laptop.yaml docs/results/laptop
+
 .PHONY: artifacts
-artifacts: demo  ## the demo's measurements, for others to pull: commit dvc.lock and artifacts/ afterwards
-	@tlm-repro publish --prune evaluate novelty
+artifacts: demo  ## the demo's measurements, for others to pull; the study's stay: commit dvc.lock and artifacts/ afterwards
+	@tlm-repro publish --prune --config config.yaml --config config/laptop.yaml evaluate novelty
 
 .PHONY: test
 test: environment-test  ## the tests that CI runs
@@ -42,6 +52,14 @@ slurm:
 .PHONY: test-cluster
 test-cluster: environment-test slurm  ## the workflow through a real SLURM, installed here if need be (Debian, as root)
 	@TLM_CLUSTER_TESTS=1 pytest tests/cluster
+
+.PHONY: tex
+tex:
+	@command -v pdflatex > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends texlive-latex-base texlive-latex-recommended; }
+
+.PHONY: test-tex
+test-tex: environment-test tex  ## every LaTeX table through pdflatex, installed here if need be (Debian, as root; 2 minutes)
+	@TLM_TEX_TESTS=1 pytest tests/reporting/test_latex.py
 
 .PHONY: lint
 lint: environment-test  ## style, formats and types
@@ -63,4 +81,4 @@ schema: environment  ## regenerate workflow/schemas and config/README.md
 
 .PHONY: clean
 clean:  ## delete what the workflow made, results included
-	rm -rf results/data results/models results/checkpoints results/evaluations results/novelty results/tables results/figures results/claims.* results/report.html logs .snakemake
+	rm -rf results/data results/models results/checkpoints results/evaluations results/novelty results/views results/tables results/figures results/claims.* results/report.html logs .snakemake

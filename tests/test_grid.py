@@ -12,6 +12,7 @@ from tlm_repro.artifacts import write_manifest
 from tlm_repro.config_loading import load, parse
 from tlm_repro.errors import ConfigError
 from tlm_repro.grid import expand
+from tlm_repro.models.accounting import parameters
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +54,16 @@ def test_every_run_once(name: str, pairs: int, others: int):
     assert labels(shared) == {next(iter(shared)).split("_s0")[0] + "_s0"}
     assert all("uniform" in run for run in shared)
     assert len({run.rsplit("-", 1)[1] for run in grid.runs}) == len(grid.runs), "two runs would train the same weights"
+
+
+def test_the_study_compares_at_equal_seeds_and_budgets():
+    grid = expand(load(ROOT / "config/laptop.yaml"))
+    assert len(grid.runs) == 5 * 6 + 3
+    seeds = {name: {cell.seed for cell in cells} for name, cells in grid.experiments.items()}
+    assert seeds == {"motivation": set(range(6)), "main": set(range(6)), "allocations": set(range(3))}
+    assert {sum(run.model.intermediate_sizes) for run in grid.runs.values()} == {6 * 256}
+    (total,) = {parameters(run.model).total for run in grid.runs.values()}
+    assert total == 1024 * 64 + 6 * (4 * 64**2 + 3 * 64 * 256 + 2 * 64) + 64
 
 
 def test_uniform_and_tapered_share_everything_but_widths():
@@ -293,6 +304,15 @@ def test_expanding_the_paper_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_without_benchmarks_there_is_no_table_2():
+    raw = demo()
+    raw["evaluation"]["zero_shot"] = None
+    grid = grid_of(raw)
+    assert "main" in grid.experiments
+    assert "main" not in grid.tables
+    assert {"scaling", "curves", "niah"} <= set(grid.tables)
 
 
 def test_models_without_late_layers_have_no_table_of_them():

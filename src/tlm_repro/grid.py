@@ -111,8 +111,11 @@ class Grid:
 
     @property
     def tables(self) -> list[str]:
+        """Names; Table 2 holds the scores of benchmarks, and without those there is none."""
+        benchmarks = self.config.evaluation.zero_shot is not None
+        tabulated = [name for name in self.experiments if name != "main" or benchmarks]
         needles = ["niah"] if self.needles else []
-        return [*self.experiments, *needles, *self.trends, *self.novelty_views]
+        return [*tabulated, *needles, *self.trends, *self.novelty_views]
 
     @property
     def novelty_views(self) -> list[str]:

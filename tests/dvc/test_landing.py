@@ -1,5 +1,6 @@
 """The repository itself, as a fresh clone has it."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,29 @@ def test_each_kind_can_be_pulled_where_nothing_of_it_is_published(fresh: Path, r
     stages = yaml.safe_load((fresh / "dvc.lock").read_text())["stages"]
     for name in (name for name in TREES if not stages[name]["outs"][0]["nfiles"]):
         run(fresh, f"dvc pull {name}")
+
+
+PAGE, KINDS = "docs/results/laptop", ("tables", "figures")
+
+
+def test_the_study_is_rendered_anew_from_what_the_repository_holds(fresh: Path, run):
+    """No training, no evaluation: the committed tables, figures and claims come out of the pulled files to the byte."""
+    run(fresh, "dvc pull evaluate novelty")
+    run(fresh, "snakemake --cores 2 tables figures claims --configfile config/laptop.yaml")
+    assert not (fresh / "results/models").exists()
+    made = [path.relative_to(fresh / PAGE) for path in (fresh / PAGE).rglob("*") if path.parent.name in KINDS]
+    assert {path.suffix for path in made} == {".csv", ".md", ".tex", ".svg", ".png", ".pdf"}
+    same = [path for path in made if path.suffix not in (".png", ".pdf")]  # these two hold their library's version
+    for path in [*same, Path("claims.json"), Path("claims.md")]:
+        assert (fresh / PAGE / path).read_bytes() == (fresh / "results" / path).read_bytes(), path
+
+
+def test_the_links_of_the_study_s_pages_lead_somewhere():
+    folder = ROOT / PAGE
+    for page, pattern in (("report.html", r'href="([^"#:]+)"'), ("README.md", r"\]\(([^)#:]+)\)")):
+        links = re.findall(pattern, (folder / page).read_text())
+        assert len(links) > 5
+        assert [link for link in links if not (folder / link).exists()] == []
 
 
 def test_the_remote_in_the_repository_is_small():

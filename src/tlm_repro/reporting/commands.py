@@ -210,7 +210,9 @@ def report(
     settings, experiments, files = shown.configuration(), shown.experiments, shown.files
     results, measured = _results(files), _novelty(files)
     frames: dict[str, pd.DataFrame] = {
-        name: _frame(experiment, results) for name, experiment in shown.by_experiment.items()
+        name: _frame(experiment, results)
+        for name, experiment in shown.by_experiment.items()
+        if name != "main" or settings["evaluation"]["zero_shot"]
     }
     if "main" in shown.by_experiment and needle.measured(results):
         frames["niah"] = needle.table(results, shown.by_experiment["main"], _needles(files))
