@@ -1,5 +1,6 @@
 """What each table and figure shows: the right cells and files, written once, read back, refused when it's damaged."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.grid import Grid, expand
 from tlm_repro.reporting import commands
 from tlm_repro.reporting.views import Views
-from tlm_repro.views import file_name, views
+from tlm_repro.views import file_name, only_by_training, views, without
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ("config.yaml", "config/paper.yaml", "config/allocations.yaml")
@@ -152,3 +153,25 @@ def test_a_report_needs_its_own_view(grid: Grid, tmp_path: Path):
     write_json(tmp_path / "view.json", views(grid)["claims"])
     with pytest.raises(ConfigError, match=re.escape("has no 'settings': pass results/views/report-*.json")):
         commands.report(view=tmp_path / "view.json", figures=[], out=tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("present", itertools.product((False, True), repeat=3), ids=str)
+def test_novelty_is_left_out_where_just_the_evaluations_of_its_run_are_there(grid: Grid, tmp_path: Path, present: Any):
+    evaluated, trained, measured = present
+    file, run = next((file, task.run) for file, task in grid.novelty.items() if task.run)
+    there = {f"evaluations/{run}/{name}.json": evaluated for name in grid.suites[run]}
+    there |= {f"models/{run}/manifest.json": trained, f"novelty/{file}.json": measured}
+    for name in (name for name, exists in there.items() if exists):
+        write_json(tmp_path / name, {})
+    left_out = only_by_training(grid, tmp_path)
+    assert left_out == ([file] if present == (True, False, False) else [])
+    shown = views(without(grid, left_out))["claims"]["files"]
+    assert (f"results/novelty/{file}.json" in shown) is not bool(left_out)
+
+
+def test_a_run_that_lacks_one_of_its_evaluations_is_still_to_be_trained(grid: Grid, tmp_path: Path):
+    run = next(task.run for task in grid.novelty.values() if task.run)
+    first, *others = grid.suites[run]
+    assert others
+    write_json(tmp_path / f"evaluations/{run}/{first}.json", {})
+    assert only_by_training(grid, tmp_path) == []

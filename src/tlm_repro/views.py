@@ -4,7 +4,9 @@ The workflow writes each view to a file and gives that to the command which rend
 paths of many seeds wouldn't fit (Linux takes 128 KiB for one string). A file is named after its content: never stale.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tlm_repro.artifacts import fingerprint
@@ -30,6 +32,32 @@ def views(grid: Grid) -> dict[str, dict[str, Any]]:
     found |= {name: _view(grid, cells, evaluations, grid.novelty) for name in EVERYTHING}
     found["report"]["settings"] = grid.config.model_dump(mode="json")
     return found
+
+
+def only_by_training(grid: Grid, results: Path) -> list[str]:
+    """The novelty measurements, by file name, that only a new training of a finished run could give.
+
+    A clone that pulled evaluations alone has finished runs without their models. To train those again for the sake of a
+    table would cost what all others cost: that happens on request alone (`snakemake novelty`). A run that isn't
+    evaluated either is still to be trained, and its novelty with it.
+    """
+
+    def finished(run: str) -> bool:
+        return all((results / f"evaluations/{run}/{name}.json").exists() for name in grid.suites[run])
+
+    return [
+        file
+        for file, task in grid.novelty.items()
+        if task.run
+        and not (results / f"novelty/{file}.json").exists()
+        and not (results / f"models/{task.run}/manifest.json").exists()
+        and finished(task.run)
+    ]
+
+
+def without(grid: Grid, novelty: Collection[str]) -> Grid:
+    """The grid without these novelty measurements."""
+    return replace(grid, novelty={file: task for file, task in grid.novelty.items() if file not in novelty})
 
 
 def file_name(name: str, content: Mapping[str, Any]) -> str:

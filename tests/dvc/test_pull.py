@@ -82,6 +82,20 @@ def test_evaluations_alone_render_the_producer_s_bytes(rendered: Path, clone: Pa
     assert {"table", "figure", "claims"} <= set(counts)
 
 
+def test_no_finished_run_is_trained_again_for_its_novelty_unless_that_is_asked_for(clone: Path, run):
+    run(clone, "dvc pull evaluate")
+    output = run(clone, "snakemake -n tables figures claims")
+    assert "Left out: the layer novelty of 2 evaluated runs whose models aren't here" in output
+    assert {"pretrain", "measure_novelty", "novelty_table"} & set(jobs(output)) == set()
+    assert {"table", "figure", "claims"} <= set(jobs(output))
+    assert jobs(run(clone, "snakemake -n novelty"))["pretrain"] == 2
+    run(clone, "dvc pull novelty")
+    output = run(clone, "snakemake -n tables figures claims")
+    assert "Left out" not in output
+    assert "novelty_table" in jobs(output)
+    assert EXPENSIVE & set(jobs(output)) == set()
+
+
 def assert_metrics_and_plots(clone: Path, run) -> None:
     grid = expand(load(clone / "config.yaml"))
     shown = run(clone, "dvc metrics show --json")

@@ -3,10 +3,11 @@ import shlex
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 from tlm_repro.config_loading import parse as parse_config, read as read_config
 from tlm_repro.errors import ConfigError
 from tlm_repro.grid import expand as expand_grid
-from tlm_repro.views import file_name, views as views_of
+from tlm_repro.views import file_name, only_by_training, views as views_of, without
 from tlm_repro.workflow import clear_incomplete_marks
 
 
@@ -28,11 +29,19 @@ ALL_EVALUATIONS = [
 ]
 SAMPLES_MANIFESTS = [f"results/needles/{name}/manifest.json" for name in GRID.samples]
 NOVELTY_FILES = [f"results/novelty/{name}.json" for name in GRID.novelty]
+# Nothing that is rendered takes the training of a finished run whose model isn't here.
+LEFT_OUT = only_by_training(GRID, Path("results"))
+if LEFT_OUT:
+    logger.warning(
+        f"Left out: the layer novelty of {len(LEFT_OUT)} evaluated runs whose models aren't here. `dvc pull novelty` "
+        "brings it if it's published; `snakemake novelty` trains them again."
+    )
+RENDERED = without(GRID, LEFT_OUT)
 # All forms of each: a job that was killed between two of them is missing one.
-TABLES = [f"results/tables/{name}.{form}" for name in GRID.tables for form in ("csv", "md", "tex")]
-FIGURES = [f"results/figures/{name}.{form}" for name in GRID.figures for form in ("svg", "pdf", "png")]
+TABLES = [f"results/tables/{name}.{form}" for name in RENDERED.tables for form in ("csv", "md", "tex")]
+FIGURES = [f"results/figures/{name}.{form}" for name in RENDERED.figures for form in ("svg", "pdf", "png")]
 # What each of them shows. Where files are needed and where their names are written, it's the same list.
-VIEWS = views_of(GRID)
+VIEWS = views_of(RENDERED)
 VIEW_FILES = {name: f"results/views/{file_name(name, content)}" for name, content in VIEWS.items()}
 
 
@@ -178,8 +187,13 @@ def trend_files(wildcards):
 
 
 def novelty_view(wildcards):
-    known(dict.fromkeys(GRID.novelty_views), "table or figure", wildcards.novelty)
+    known(dict.fromkeys(RENDERED.novelty_views), "table or figure", wildcards.novelty)
     return VIEW_FILES["novelty"]
+
+
+def novelty_files(wildcards):
+    known(dict.fromkeys(RENDERED.novelty_views), "table or figure", wildcards.novelty)
+    return VIEWS["novelty"]["files"]
 
 
 def needle_view(wildcards):
@@ -204,6 +218,10 @@ def heat_map_files(wildcards):
 
 def allocation_view(wildcards):
     return known(VIEW_FILES, "figure", "allocation")
+
+
+def left_out_options(wildcards):
+    return " ".join(f"--leave-out {name}" for name in LEFT_OUT)
 
 
 def figure_options(wildcards):

@@ -7,10 +7,11 @@ rule views:
         "logs/views.log",
     params:
         config=whole_config,
+        left_out=left_out_options,
     message:
         "Writing down what each table and figure shows"
     shell:
-        "tlm-repro views --config {params.config:q} > {log:q} 2>&1"
+        "tlm-repro views --config {params.config:q} {params.left_out} > {log:q} 2>&1"
 
 
 rule table:
@@ -62,7 +63,7 @@ rule trend_table:
 rule novelty_table:
     input:
         view=ancient(novelty_view),
-        files=NOVELTY_FILES,
+        files=novelty_files,
     output:
         csv=report(
             "results/tables/{novelty}.csv",
@@ -195,7 +196,7 @@ rule allocation_figure:
 rule novelty_figure:
     input:
         view=ancient(novelty_view),
-        files=NOVELTY_FILES,
+        files=novelty_files,
     output:
         svg=report(
             "results/figures/{novelty}.svg",

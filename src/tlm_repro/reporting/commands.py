@@ -45,6 +45,9 @@ NEEDLE_CAPTION = "Needle-in-a-haystack, {model}: the share of the needles found,
 def views(
     config: Annotated[str, typer.Option(help="The whole configuration, as JSON: the workflow passes it.")],
     folder: Annotated[Path, typer.Option(help="Where to write a file for each.")] = Path("results/views"),
+    leave_out: Annotated[
+        list[str] | None, typer.Option(help="A novelty measurement that isn't to be shown; once for each.")
+    ] = None,
 ) -> None:
     """Writes what each table and figure shows: its cells and the result files that it reads."""
     from tlm_repro import views as shown
@@ -55,7 +58,8 @@ def views(
         values = json.loads(config)
     except json.JSONDecodeError as error:
         raise ConfigError(f"--config: not valid JSON ({error}): pass the configuration as the workflow does") from None
-    for name, content in shown.views(expand(parse(values, "--config"))).items():
+    grid = shown.without(expand(parse(values, "--config")), leave_out or ())
+    for name, content in shown.views(grid).items():
         write_json(folder / shown.file_name(name, content), content)
 
 
