@@ -47,13 +47,15 @@ PAGE, KINDS = "docs/results/laptop", ("tables", "figures")
 def test_the_study_is_rendered_anew_from_what_the_repository_holds(fresh: Path, run):
     """No training, no evaluation: the committed tables, figures and claims come out of the pulled files to the byte."""
     run(fresh, "dvc pull evaluate novelty")
-    run(fresh, "snakemake --cores 2 tables figures claims --configfile config/laptop.yaml")
+    run(fresh, "snakemake --cores 2 tables figures claims results/report.html --configfile config/laptop.yaml")
     assert not (fresh / "results/models").exists()
     made = [path.relative_to(fresh / PAGE) for path in (fresh / PAGE).rglob("*") if path.parent.name in KINDS]
     assert {path.suffix for path in made} == {".csv", ".md", ".tex", ".svg", ".png", ".pdf"}
     same = [path for path in made if path.suffix not in (".png", ".pdf")]  # these two hold their library's version
     for path in [*same, Path("claims.json"), Path("claims.md")]:
         assert (fresh / PAGE / path).read_bytes() == (fresh / "results" / path).read_bytes(), path
+    report = (fresh / "results/report.html").read_text()
+    assert (fresh / PAGE / "report.html").read_text() == report.replace("../docs/fidelity.md", "../../fidelity.md")
 
 
 def test_the_links_of_the_study_s_pages_lead_somewhere():

@@ -213,10 +213,11 @@ def report(
     shown = _shown(view)
     settings, experiments, files = shown.configuration(), shown.experiments, shown.files
     results, measured = _results(files), _novelty(files)
+    benchmarks = bool((results.metrics["suite"] == "zero_shot").any())  # else there's no Table 2
     frames: dict[str, pd.DataFrame] = {
         name: _frame(experiment, results)
         for name, experiment in shown.by_experiment.items()
-        if name != "main" or settings["evaluation"]["zero_shot"]
+        if name != "main" or benchmarks
     }
     if "main" in shown.by_experiment and needle.measured(results):
         frames["niah"] = needle.table(results, shown.by_experiment["main"], _needles(files))

@@ -183,8 +183,10 @@ def with_interval(value: float, low: float, high: float, signed: bool = False) -
 
 
 def novelty_sheet(name: str, frame: pd.DataFrame) -> Sheet:
-    """Sheet of `tables.novelty`."""
+    """Sheet of `tables.novelty`. The paper's own values have columns where any is known for these models."""
     rows: list[dict[str, tuple[str, Tone]]] = []
+    published = {"Paper r block": "published_r_block", "Paper r MLP": "published_r_mlp"}
+    known = published if frame[[*published.values()]].notna().to_numpy().any() else {}
     for row in frame.to_dict(orient="records"):
         cells: dict[str, str] = {
             "Model": row["model"],
@@ -193,8 +195,7 @@ def novelty_sheet(name: str, frame: pd.DataFrame) -> Sheet:
             "r block": correlation(row, "block"),
             "r MLP": correlation(row, "mlp"),
             "Layers in r (block, MLP)": f"{row['layers_block']}, {row['layers_mlp']}",
-            "Paper r block": printed(row["published_r_block"]),
-            "Paper r MLP": printed(row["published_r_mlp"]),
+            **{title: printed(row[column]) for title, column in known.items()},
             "Late ρ block": number(row["late_block"], row["late_block_se"], 3, missing="none"),
             "Late ρ MLP": number(row["late_mlp"], row["late_mlp_se"], 3, missing="none"),
             "Late ‖MLP‖/‖h‖": number(row["late_norm_ratio"], row["late_norm_ratio_se"], 3, missing="not in the file"),
