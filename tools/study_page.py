@@ -2,7 +2,7 @@
 
 Usage: python tools/study_page.py CONFIG FOLDER
 
-`snakemake tables figures claims --configfile CONFIG` first. The folder's own README.md stays; `tables/` and `figures/`
+`snakemake tables figures claims results/report.html --configfile CONFIG` first. The folder's own README.md stays; `tables/` and `figures/`
 are made anew. The report is rendered where it will lie, so that its links hold.
 """
 
@@ -21,14 +21,20 @@ FORMS = {"tables": ("csv", "md", "tex"), "figures": ("svg", "png", "pdf")}
 
 def main(config: Path, folder: Path) -> None:
     grid = expand(load(config))
-    for kind, names in (("tables", grid.tables), ("figures", grid.figures)):
+    shown = {"tables": grid.tables, "figures": grid.figures}
+    copied = [f"{kind}/{name}.{form}" for kind, names in shown.items() for name in names for form in FORMS[kind]]
+    copied += ["claims.json", "claims.md"]
+    view = RESULTS / "views" / file_name("report", views(grid)["report"])
+    if lacking := [path for path in (view, *(RESULTS / name for name in copied)) if not path.exists()]:
+        targets = "tables figures claims results/report.html"
+        sys.exit(
+            f"{lacking[0]} and {len(lacking) - 1} more don't exist: `snakemake {targets} --configfile {config}` first"
+        )
+    for kind in shown:
         shutil.rmtree(folder / kind, ignore_errors=True)
         (folder / kind).mkdir(parents=True)
-        for name in (f"{name}.{form}" for name in names for form in FORMS[kind]):
-            shutil.copyfile(RESULTS / kind / name, folder / kind / name)
-    for name in ("claims.json", "claims.md"):
+    for name in copied:
         shutil.copyfile(RESULTS / name, folder / name)
-    view = RESULTS / "views" / file_name("report", views(grid)["report"])
     figures = [f"--figure={folder / 'figures' / name}.svg" for name in grid.figures]
     subprocess.run(["tlm-repro", "report", f"--view={view}", *figures, f"--out={folder / 'report.html'}"], check=True)
 

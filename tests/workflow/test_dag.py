@@ -307,17 +307,28 @@ def test_no_command_of_the_report_grows_with_the_seeds(checkout: Path):
 
 
 def test_what_an_edit_leaves_as_it_was_is_not_shown_anew(checkout: Path):
-    """Views are named after their content, so nothing hangs on times or on what Snakemake remembers."""
+    """Views are named after their content: an edit that changes none of them renders nothing."""
     finish(checkout)
     grid = expand(load(checkout / "config.yaml"))
     shown = {name: f"results/views/{file_name(name, content)}" for name, content in views(grid).items()}
     tables = [f"results/tables/{name}.{form}" for name in grid.tables for form in ("csv", "md", "tex")]
-    for name in [*tables, *shown.values()]:
+    for name in [*shown.values(), *tables]:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("{}")
     assert jobs(dry_run(checkout, "tables")) == {}
     faster = dry_run(checkout, "tables", "--config", "trainer={checkpoint_seconds: 60}")
     assert jobs(faster) == {}
-    (checkout / shown["sweep"]).unlink()
     (checkout / "results/tables/sweep.md").unlink()
-    assert jobs(dry_run(checkout, "tables")) == {"views": 1, "table": 1, "tables": 1}
+    assert jobs(dry_run(checkout, "tables")) == {"table": 1, "tables": 1}
+
+
+def test_what_lacks_is_rendered_also_where_its_view_is_written_anew(checkout: Path):
+    """Were views ancient to what shows them, Snakemake would plan their job and nothing behind it."""
+    finish(checkout)
+    grid = expand(load(checkout / "config.yaml"))
+    view = checkout / f"results/views/{file_name('motivation', views(grid)['motivation'])}"
+    view.parent.mkdir(parents=True)
+    view.write_text("{}")
+    table = "results/tables/motivation.csv"
+    assert jobs(dry_run(checkout, table)) == {"table": 1}
+    assert jobs(dry_run(checkout, table, "--forcerun", "views")) == {"views": 1, "table": 1}
