@@ -2,8 +2,8 @@
 
 Usage: python tools/study_page.py CONFIG FOLDER
 
-`snakemake tables figures claims results/report.html --configfile CONFIG` first. The folder's own README.md stays; `tables/` and `figures/`
-are made anew. The report is rendered where it will lie, so that its links hold.
+First `snakemake tables figures claims results/report.html --configfile CONFIG`. The folder's own README.md stays;
+`tables/` and `figures/` are made anew. The report is rendered where it will lie, so that its links hold.
 """
 
 import shutil
