@@ -19,7 +19,8 @@ Basis = Literal["seeds", "blocks", "evaluation", "rounding", "tokens", "unknown"
 
 BASIS_TEXT: dict[Basis, str] = {
     "seeds": "spread over seeds",
-    "blocks": "rests on one run each: evaluation noise only, paired over blocks of the same text",
+    "blocks": "rests on one run each: evaluation noise only, paired over blocks of the same text; "
+    "another seed can turn it",
     "evaluation": "rests on one run each: evaluation noise only, taken as independent",
     "rounding": "resolution of the printed values",
     "tokens": "noise of the sampled tokens",
