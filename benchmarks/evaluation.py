@@ -20,15 +20,16 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from tlm_repro import pretrained
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import TLMError
-from tlm_repro.evaluation.benchmark_data import load_tasks
-from tlm_repro.evaluation.benchmarks import BENCHMARKS, DEMO_ITEMS
+from tlm_repro.evaluation.benchmarks.items import load_tasks
+from tlm_repro.evaluation.benchmarks.tasks import BENCHMARKS, DEMO_ITEMS
 from tlm_repro.evaluation.language_model import CausalLM
+from tlm_repro.models import pretrained
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import TrainedTokenizer, ZeroShotSpec
+from tlm_repro.spec.data import TrainedTokenizer
+from tlm_repro.spec.evaluation import ZeroShotSpec
 from training import spread
 
 TASKS = [task for task in BENCHMARKS if task != "wikitext"]  # its demo pages come from a corpus

@@ -32,12 +32,12 @@ import yaml
 from torch import Tensor, nn
 
 from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.architectures import architecture
+from tlm_repro.architectures.accounting import parameters, training_flops
+from tlm_repro.architectures.registry import architecture
 from tlm_repro.errors import TLMError
-from tlm_repro.models.accounting import parameters, training_flops
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import ModelSpec
+from tlm_repro.spec.run import ModelSpec
 from tlm_repro.training.optimizer import PeriodicAdamW, parameter_groups
 from training import measure, spread
 

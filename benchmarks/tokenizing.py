@@ -24,7 +24,7 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 from tlm_repro.data.corpora import documents
 from tlm_repro.data.tokenisation import make_tokenizer, new_splits, tokenise
 from tlm_repro.data.tokenizer import Encoder
-from tlm_repro.spec import Corpus, DataSpec, FilesCorpus, PackageCorpus, TrainedTokenizer
+from tlm_repro.spec.data import Corpus, DataSpec, FilesCorpus, PackageCorpus, TrainedTokenizer
 
 BATCH = 1000
 

@@ -24,14 +24,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.config_loading import load
+from tlm_repro.architectures.accounting import training_flops
+from tlm_repro.config.experiments import AllocationConfig
+from tlm_repro.config.loading import load
 from tlm_repro.devices import arithmetic_of, device_name, utilisation
-from tlm_repro.experiments import AllocationConfig
-from tlm_repro.grid import model_spec
-from tlm_repro.models.accounting import training_flops
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import ModelSpec
+from tlm_repro.spec.run import ModelSpec
+from tlm_repro.study.grid import model_spec
 from tlm_repro.training.compilation import compile_layers
 
 Step = Callable[[], None]

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tlm_repro.config_loading import load
-from tlm_repro.grid import expand
-from tlm_repro.views import file_name, views
+from tlm_repro.config.loading import load
+from tlm_repro.study.grid import expand
+from tlm_repro.study.views import file_name, views
 
 RESULTS = Path("results")
 FORMS = {"tables": ("csv", "md", "tex"), "figures": ("svg", "png", "pdf")}

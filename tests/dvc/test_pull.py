@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from tlm_repro.artifacts import read_manifest
-from tlm_repro.config_loading import load
-from tlm_repro.grid import expand
+from tlm_repro.artifacts.manifest import read_manifest
+from tlm_repro.config.loading import load
+from tlm_repro.study.grid import expand
 
 EXPENSIVE = {"tokenize", "tokenize_start", "tokenize_part", "pretrain", "needle_samples", "evaluate", "measure_novelty"}
 TREES = {"data", "models", "evaluations", "novelty", "needles"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hub import HUB
 
-from tlm_repro.evaluation.benchmarks import DEMO_ITEMS
+from tlm_repro.evaluation.benchmarks.tasks import DEMO_ITEMS
 
 PAGES = [
     {"page": " = Harbour = \n \n The well @-@ known harbour was quiet , and its 1 @,@ 200 boats lay still . \n"},
@@ -52,7 +52,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def fetched(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All nine benchmarks, fetched; tests that change the folder copy it."""
-    from tlm_repro.evaluation.fetch import fetch
+    from tlm_repro.evaluation.benchmarks.fetch import fetch
 
     folder = tmp_path_factory.mktemp("fetched") / "benchmarks"
     fetch(folder, mirror=mirror, report=lambda _: None)

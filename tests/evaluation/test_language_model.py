@@ -10,15 +10,15 @@ import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from tlm_repro import pretrained
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.benchmarks import DEMO_ITEMS
+from tlm_repro.evaluation.benchmarks.tasks import DEMO_ITEMS
 from tlm_repro.evaluation.language_model import CausalLM
 from tlm_repro.evaluation.likelihoods import Abilities
+from tlm_repro.models import pretrained
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import TrainedTokenizer
+from tlm_repro.spec.data import TrainedTokenizer
 
 LENGTH = 48
 CONTEXT = "Question: Where do boats lie when the wind blows from the north?\nAnswer:"

@@ -10,16 +10,17 @@ import pytest
 import torch
 import transformers
 
-from tlm_repro import pretrained
-from tlm_repro.artifacts import write_json
+from tlm_repro.artifacts.files import write_json
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, EvaluationError
-from tlm_repro.evaluation import kept
-from tlm_repro.evaluation.kept import Kept
+from tlm_repro.evaluation import partial as kept
+from tlm_repro.evaluation.partial import Kept
 from tlm_repro.evaluation.subject import subject
 from tlm_repro.evaluation.suites import Inputs, evaluate
+from tlm_repro.models import pretrained
 from tlm_repro.reporting import results
-from tlm_repro.spec import TrainedTokenizer, ValidationSpec, ZeroShotSpec
+from tlm_repro.spec.data import TrainedTokenizer
+from tlm_repro.spec.evaluation import ValidationSpec, ZeroShotSpec
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SPEC = ZeroShotSpec(source="demo", tasks=("boolq",), max_length=64, limit=2)
@@ -121,7 +122,7 @@ def test_inputs_that_a_suite_needs_are_asked_for_before_work(llama: Path, monkey
 def test_parts_of_one_model_are_never_found_for_another(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tlm_repro.evaluation import harness
+    from tlm_repro.evaluation.benchmarks import harness
 
     scored: list[str] = []
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tlm_repro.artifacts import write_json, write_manifest
+from tlm_repro.artifacts.files import write_json
+from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
@@ -16,17 +17,9 @@ from tlm_repro.evaluation.subject import subject
 from tlm_repro.evaluation.suites import Inputs, evaluate, suite_spec
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import (
-    DataSpec,
-    FilesCorpus,
-    ModelSpec,
-    RunLabels,
-    RunSpec,
-    TrainedTokenizer,
-    TrainingSpec,
-    ValidationSpec,
-    ZeroShotSpec,
-)
+from tlm_repro.spec.data import DataSpec, FilesCorpus, TrainedTokenizer
+from tlm_repro.spec.evaluation import ValidationSpec, ZeroShotSpec
+from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
 
 LENGTH = 32
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from tlm_repro.blocks import MOST
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.validation import validation_loss
+from tlm_repro.statistics.blocks import MOST
 
 VOCABULARY = 37
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 
-from tlm_repro.architectures import ARCHITECTURES
+from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.cache import StateLayer, past_length, state_layer, tensors
 from tlm_repro.models.configuration import TLMConfig

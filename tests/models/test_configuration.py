@@ -1,11 +1,13 @@
 import pytest
 from pydantic import Field
 
-from tlm_repro import costs
-from tlm_repro.architectures import ARCHITECTURES, Architecture
+from tlm_repro.architectures import transformer
+from tlm_repro.architectures.base import Architecture
+from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.spec import ModelSpec, Spec
+from tlm_repro.spec.base import Spec
+from tlm_repro.spec.run import ModelSpec
 
 SHAPE = {
     "vocab_size": 50,
@@ -25,8 +27,8 @@ def windowed(monkeypatch):
     """An architecture with one option, registered for one test."""
     entry = Architecture(
         title="Windowed",
-        mixer_parameters=costs.attention_parameters,
-        mixer_flops=costs.attention_flops,
+        mixer_parameters=transformer.attention_parameters,
+        mixer_flops=transformer.attention_flops,
         options=WindowOptions,
     )
     monkeypatch.setitem(ARCHITECTURES, "windowed", entry)

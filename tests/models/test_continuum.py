@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache
 
 from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.architectures import architecture
+from tlm_repro.architectures.registry import architecture
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.continuum import ContinuumMemory

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tlm_repro.architectures import ARCHITECTURES
+from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.errors import ConfigError
 from tlm_repro.models import register
 from tlm_repro.models.configuration import TLMConfig

@@ -10,15 +10,17 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from tlm_repro import architectures, config_loading, grid
-from tlm_repro.artifacts import write_manifest
+from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.artifacts.manifest import write_manifest
+from tlm_repro.config import loading
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.models import export as module
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.models.export import FORMATS, export, padded, size, to_llama
-from tlm_repro.spec import TrainedTokenizer
+from tlm_repro.spec.data import TrainedTokenizer
+from tlm_repro.study import grid
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY, WIDTH, HEADS, THETA = 300, 32, 4, 500.0
@@ -331,8 +333,8 @@ def test_what_the_format_cannot_express_is_refused_with_what_it_can(tmp_path):
 
 
 def test_an_architecture_made_of_the_same_modules_can_be_exported(monkeypatch):
-    entry = architectures.ARCHITECTURES["transformer"]
-    monkeypatch.setitem(architectures.ARCHITECTURES, "another", entry)
+    entry = ARCHITECTURES["transformer"]
+    monkeypatch.setitem(ARCHITECTURES, "another", entry)
     assert FORMATS["llama"].expresses("another")
     assert [name for name in ("transformer", "gated_attention") if FORMATS["llama"].expresses(name)] == ["transformer"]
 
@@ -371,7 +373,7 @@ def test_incomplete_weights_are_refused(tmp_path):
 
 
 def test_the_documented_costs_are_those_of_the_paper_s_shapes():
-    runs = grid.expand(config_loading.load(ROOT / "config/paper.yaml")).runs.values()
+    runs = grid.expand(loading.load(ROOT / "config/paper.yaml")).runs.values()
     rows = re.findall(r"^\| (\S+) \| ([\d,]+) → ([\d,]+) \|.*$", (ROOT / "docs/export.md").read_text(), re.MULTILINE)
     assert [scale for scale, *_ in rows] == ["440M", "760M", "1.3B"]
     for run in runs:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
-from tlm_repro.architectures import architecture, load
+from tlm_repro.architectures.registry import architecture, load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.attention import causal_mask
 from tlm_repro.models.configuration import TLMConfig

@@ -10,9 +10,10 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import allocations, formats, rules, sheets, style
+from tlm_repro.reporting import allocations, formats, sheets, style
+from tlm_repro.reporting.claims import rules
+from tlm_repro.reporting.claims.verdicts import Outcome
 from tlm_repro.reporting.results import View, frames
-from tlm_repro.reporting.verdicts import Outcome
 
 WIDTHS = {
     "uniform": ("uniform", (64, 64, 64, 64)),

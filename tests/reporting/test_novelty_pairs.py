@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tlm_repro.artifacts import write_json
+from tlm_repro.artifacts.files import write_json
 from tlm_repro.errors import ConfigError
-from tlm_repro.layers import late_layers
+from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.reporting import commands, depth, figures, formats, novelty_pairs, sheets, statistics, tables
 from tlm_repro.reporting.results import Novelty
 

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting import claims, report
+from tlm_repro.reporting import report
 from tlm_repro.reporting.cells import Sheet
+from tlm_repro.reporting.claims import registry as claims
 from tlm_repro.reporting.results import NOT_PUBLISHED
 
 SVG = """<?xml version="1.0" encoding="utf-8"?>

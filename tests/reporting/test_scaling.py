@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tlm_repro.artifacts import write_json
+from tlm_repro.artifacts.files import write_json
 from tlm_repro.errors import ConfigError
 from tlm_repro.reporting import commands, formats, scaling, sheets
 from tlm_repro.reporting.results import Measurement, View, frames

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from tlm_repro.blocks import MOST, Blocks
 from tlm_repro.reporting import statistics
 from tlm_repro.reporting.results import Cosine, Measurement
+from tlm_repro.statistics.blocks import MOST, Blocks
 
 FIRST = [2.71, 2.69, 2.73, 2.70]
 SECOND = [2.74, 2.75, 2.75, 2.72]

@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 
 Launch = Callable[..., ForkServerProcess]
 

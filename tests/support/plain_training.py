@@ -7,7 +7,7 @@ from torch import nn
 
 from tlm_repro.data.batches import Batches
 from tlm_repro.data.shards import TokenData
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.preparation import initial_model
 
 

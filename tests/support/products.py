@@ -4,11 +4,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.artifacts import write_json, write_manifest
-from tlm_repro.config_loading import load
-from tlm_repro.grid import Grid, expand
-from tlm_repro.models.accounting import forward_flops, parameters, training_flops
-from tlm_repro.spec import RunSpec
+from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
+from tlm_repro.artifacts.files import write_json
+from tlm_repro.artifacts.manifest import write_manifest
+from tlm_repro.config.loading import load
+from tlm_repro.spec.run import RunSpec
+from tlm_repro.study.grid import Grid, expand
 
 CONTENTS = {
     "data": ("tokenizer/tokenizer.json", "train/0000.npy", "validation/0000.npy", "validation.jsonl"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import TLMError
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import compilation
 from tlm_repro.training.trainer import TrainerOptions, pretrain
 

@@ -9,7 +9,8 @@ from attempts import Launch
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
-from tlm_repro.spec import DataSpec, FilesCorpus, ModelSpec, RunLabels, RunSpec, TrainedTokenizer, TrainingSpec
+from tlm_repro.spec.data import DataSpec, FilesCorpus, TrainedTokenizer
+from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while five boxing wizards vex my sphinx of quartz. "
 

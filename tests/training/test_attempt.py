@@ -11,7 +11,7 @@ import torch
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import arithmetic_of
 from tlm_repro.errors import ArtifactError
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.attempt import ATTEMPT, Attempt
 from tlm_repro.training.trainer import TrainerOptions, pretrain
 

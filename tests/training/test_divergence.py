@@ -12,10 +12,11 @@ from plain_training import by_hand
 from safetensors.torch import load_file
 from torch import nn
 
-from tlm_repro.artifacts import read_json, read_manifest
+from tlm_repro.artifacts.files import read_json
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ArtifactError, DivergenceError
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import trainer
 from tlm_repro.training.trainer import TrainerOptions, pretrain
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from tlm_repro.models.accounting import parameters
+from tlm_repro.architectures.accounting import parameters
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state
 from tlm_repro.training.optimizer import PeriodicAdamW, adamw, parameter_groups
 

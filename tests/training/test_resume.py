@@ -14,9 +14,9 @@ import pytest
 from attempts import Launch, finish, rows, steps_seen, stop_at, together, weights
 from safetensors.torch import load_file
 
-from tlm_repro.artifacts import read_manifest
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data.shards import TokenData
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 
 STEPS = 60
 

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ConfigError
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import trackers, trainer
 from tlm_repro.training.metrics import read_rows
 from tlm_repro.training.trainer import TrainerOptions, pretrain

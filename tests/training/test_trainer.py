@@ -17,15 +17,16 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tlm_repro import models
-from tlm_repro.artifacts import read_manifest
+from tlm_repro.architectures.accounting import training_flops
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data.batches import Batches
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.devices import Utilisation
 from tlm_repro.errors import ArtifactError, CheckpointError, ConfigError, DivergenceError
 from tlm_repro.evaluation.validation import validation_loss
-from tlm_repro.models.accounting import training_flops
-from tlm_repro.spec import DataSpec, RunSpec
+from tlm_repro.spec.data import DataSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import checkpoint, compilation, product, trainer
 from tlm_repro.training.trainer import TrainerOptions, initial_model, pretrain, validation_steps
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tlm_repro.artifacts import write_manifest
-from tlm_repro.config_loading import load
-from tlm_repro.grid import expand
-from tlm_repro.views import file_name, views
+from tlm_repro.artifacts.manifest import write_manifest
+from tlm_repro.config.loading import load
+from tlm_repro.study.grid import expand
+from tlm_repro.study.views import file_name, views
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from small_workflow import ROOT, checkout
 
-from tlm_repro.config_loading import load
-from tlm_repro.grid import Grid, expand
+from tlm_repro.config.loading import load
+from tlm_repro.study.grid import Grid, expand
 
 GOLDEN = ROOT / "tests/golden/sbatch.json"
 OTHERS = ("sinfo", "squeue", "sacct", "sacctmgr", "scontrol", "scancel")

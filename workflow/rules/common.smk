@@ -4,10 +4,10 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
-from tlm_repro.config_loading import parse as parse_config, read as read_config
+from tlm_repro.config.loading import parse as parse_config, read as read_config
 from tlm_repro.errors import ConfigError
-from tlm_repro.grid import expand as expand_grid
-from tlm_repro.views import file_name, only_by_training, views as views_of, without
+from tlm_repro.study.grid import expand as expand_grid
+from tlm_repro.study.views import file_name, only_by_training, views as views_of, without
 from tlm_repro.workflow import clear_incomplete_marks
 
 

@@ -23,7 +23,7 @@ def tokenize(
     """Trains or fetches the tokenizer and writes the corpus as token shards; with several jobs, joins their parts."""
     from tlm_repro.data.gathering import gather
     from tlm_repro.data.tokenisation import build
-    from tlm_repro.spec import DataSpec
+    from tlm_repro.spec.data import DataSpec
 
     data = DataSpec.from_json(spec)
     if jobs == 1:
@@ -36,7 +36,7 @@ def tokenize(
 def tokenize_start(spec: Spec, folder: Folder) -> None:
     """Trains or fetches the tokenizer and plans the corpus's parts, for tokenising in several jobs."""
     from tlm_repro.data.parts import start
-    from tlm_repro.spec import DataSpec
+    from tlm_repro.spec.data import DataSpec
 
     plan = start(DataSpec.from_json(spec), folder)
     typer.echo(f"{len(plan.parts)} parts of {sum(map(len, plan.parts))} files")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlm_repro.errors import DataError
-from tlm_repro.spec import Corpus, FilesCorpus, HubCorpus, PackageCorpus, Spec
+from tlm_repro.spec.base import Spec
+from tlm_repro.spec.data import Corpus, FilesCorpus, HubCorpus, PackageCorpus
 
 if TYPE_CHECKING:
     from datasets import IterableDataset

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tlm_repro.artifacts import Manifest, atomic_path, exclusive, fingerprint, read_json, write_json
+from tlm_repro.artifacts.files import atomic_path, read_json, write_json
+from tlm_repro.artifacts.fingerprint import fingerprint
+from tlm_repro.artifacts.lock import exclusive
+from tlm_repro.artifacts.manifest import Manifest
 from tlm_repro.data.parts import (
     PART_SHARD_TOKENS,
     Plan,
@@ -34,7 +37,7 @@ from tlm_repro.data.tokenisation import (
     room_on_disk,
 )
 from tlm_repro.errors import ArtifactError
-from tlm_repro.spec import DataSpec
+from tlm_repro.spec.data import DataSpec
 
 COPIED_TOKENS = 2**23  # at a time
 

@@ -10,16 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.artifacts import (
-    Manifest,
-    exclusive,
-    read_json,
-    read_manifest,
-    refuse_foreign,
-    sha256_file,
-    write_json,
-    write_manifest,
-)
+from tlm_repro.artifacts.checksums import sha256_file
+from tlm_repro.artifacts.files import check_folder_is_ours, read_json, write_json
+from tlm_repro.artifacts.lock import exclusive
+from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data.corpora import Source, documents
 from tlm_repro.data.sources import grouped, pinned, sources
 from tlm_repro.data.tokenisation import (
@@ -33,7 +27,8 @@ from tlm_repro.data.tokenisation import (
     tokenise,
 )
 from tlm_repro.errors import ArtifactError, ConfigError
-from tlm_repro.spec import Corpus, DataSpec, Spec
+from tlm_repro.spec.base import Spec
+from tlm_repro.spec.data import Corpus, DataSpec
 
 PART_SHARD_TOKENS = 2**25  # what a part's writer buffers: 64 MB
 MARGIN = 1.1  # a part is beyond the budgets if, by the sizes of the files before it, they are met so many times over
@@ -76,7 +71,7 @@ def start(spec: DataSpec, folder: Path) -> Plan:
     Raises:
         DataError: the corpus or the tokenizer can't be had.
     """
-    refuse_foreign(folder, OWN)
+    check_folder_is_ours(folder, OWN)
     with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
         found = sources(spec.corpus)
         corpus = pinned(spec.corpus, found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tlm_repro.data.corpora import Source, hub_names, local_files, open_hub, package_files, told
 from tlm_repro.errors import DataError
-from tlm_repro.spec import Corpus, HubCorpus, PackageCorpus
+from tlm_repro.spec.data import Corpus, HubCorpus, PackageCorpus
 
 if TYPE_CHECKING:
     from datasets import IterableDataset

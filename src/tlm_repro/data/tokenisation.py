@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from tlm_repro.artifacts import (
-    Manifest,
-    atomic_path,
-    exclusive,
-    read_manifest,
-    refuse_foreign,
-    sha256_file,
-    write_manifest,
-)
+from tlm_repro.artifacts.checksums import sha256_file
+from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours
+from tlm_repro.artifacts.lock import exclusive
+from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import Document, documents, held_out
 from tlm_repro.data.shards import ShardWriter
 from tlm_repro.errors import ArtifactError, DataError
-from tlm_repro.spec import DataSpec, TrainedTokenizer
+from tlm_repro.spec.data import DataSpec, TrainedTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -107,7 +102,7 @@ def build(spec: DataSpec, folder: Path, *, workers: int) -> dict[str, Any]:
     Raises:
         DataError: the corpus or the tokenizer can't be had, one side of the split is empty, or the disk is full.
     """
-    refuse_foreign(folder, OWN)
+    check_folder_is_ours(folder, OWN)
     with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
         kept = finished(spec, folder)
         if kept is not None:

@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from tlm_repro.data.corpora import Document
 from tlm_repro.errors import DataError
-from tlm_repro.spec import PretrainedTokenizer, TrainedTokenizer
+from tlm_repro.spec.data import PretrainedTokenizer, TrainedTokenizer
 
 if TYPE_CHECKING:  # transformers takes a second to import, which every worker process would spend
     from transformers import PreTrainedTokenizerFast

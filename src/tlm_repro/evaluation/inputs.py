@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.kept import Kept
+from tlm_repro.evaluation.partial import Kept
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData

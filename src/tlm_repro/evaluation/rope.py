@@ -12,7 +12,7 @@ from typing import Any
 from torch.nn import Embedding
 
 from tlm_repro.errors import EvaluationError
-from tlm_repro.spec import RopeScaling
+from tlm_repro.spec.evaluation import RopeScaling
 
 SPARE_POSITIONS = 8  # OPT's table has two rows more than positions
 RULES = {"linear": "linear", "ntk": "dynamic", "yarn": "yarn"}
@@ -139,7 +139,7 @@ def is_ours(model: Any) -> bool:
 def has_rotary(model: Any) -> bool:
     """Whether any layer turns its queries and keys by position."""
     if is_ours(model):
-        from tlm_repro.architectures import architecture
+        from tlm_repro.architectures.registry import architecture
 
         return architecture(model.config.architecture).rotary(model.config.options)
     return bool(rotary_modules(model))

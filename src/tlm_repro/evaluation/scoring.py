@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tlm_repro.errors import EvaluationError
-from tlm_repro.intervals import ratio_stderr
+from tlm_repro.statistics.intervals import ratio_stderr
 
 PERPLEXITIES = {"perplexity", "word_perplexity"}
 UNUSABLE = "the model's weights are not usable; look at its training log"

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.artifacts import Manifest, fingerprint, read_manifest, sha256_file
+from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
+from tlm_repro.artifacts.checksums import sha256_file
+from tlm_repro.artifacts.fingerprint import fingerprint
+from tlm_repro.artifacts.manifest import Manifest, read_manifest
 from tlm_repro.evaluation.training_curve import METRICS
-from tlm_repro.models.accounting import forward_flops, parameters, training_flops
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def subject(model: str) -> Subject:
 
 
 def of_run(manifest: Manifest) -> Subject:
-    from tlm_repro import pretrained
+    from tlm_repro.models import pretrained
 
     run = RunSpec.from_values(manifest.spec, f"{manifest.folder / 'manifest.json'}: spec")
     files = {name: entry["sha256"] for name, entry in manifest.files.items()}
@@ -69,7 +71,7 @@ def of_run(manifest: Manifest) -> Subject:
 
 
 def of_external(model: str) -> Subject:
-    from tlm_repro import pretrained
+    from tlm_repro.models import pretrained
 
     spec = pretrained.resolved(pretrained.reference(model))
     files = pretrained.local_files(spec)

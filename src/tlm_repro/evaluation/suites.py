@@ -7,17 +7,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import fingerprint, versions
+from tlm_repro.artifacts.fingerprint import fingerprint
+from tlm_repro.artifacts.manifest import versions
 from tlm_repro.errors import ConfigError, EvaluationError
-from tlm_repro.evaluation.benchmark_data import check_items
-from tlm_repro.evaluation.harness import zero_shot
+from tlm_repro.evaluation.benchmarks.harness import zero_shot
+from tlm_repro.evaluation.benchmarks.items import check_items
 from tlm_repro.evaluation.inputs import Context, Inputs
-from tlm_repro.evaluation.kept import Kept
-from tlm_repro.evaluation.needle import check_needle, score_needle
+from tlm_repro.evaluation.needle.suite import check_needle, score_needle
+from tlm_repro.evaluation.partial import Kept
 from tlm_repro.evaluation.scoring import Metric, Scores
 from tlm_repro.evaluation.subject import Subject, subject
 from tlm_repro.evaluation.training_curve import training_curve
-from tlm_repro.spec import NeedleSpec, Spec, ValidationSpec, ZeroShotSpec
+from tlm_repro.spec.base import Spec
+from tlm_repro.spec.evaluation import NeedleSpec, ValidationSpec, ZeroShotSpec
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tlm_repro.blocks import Blocks
 from tlm_repro.errors import EvaluationError
+from tlm_repro.statistics.blocks import Blocks
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenArray
@@ -22,7 +22,7 @@ class Loss:
     """Mean negative log-likelihood in nats per token, over `tokens` predicted tokens in `windows` windows.
 
     `stderr` is the standard error of the mean with blocks of windows as the sampling unit (tokens of one document are
-    correlated; `tlm_repro.blocks` says by how much); None when there is only one window.
+    correlated; `tlm_repro.statistics.blocks` says by how much); None when there is only one window.
     """
 
     loss: float

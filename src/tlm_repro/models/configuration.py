@@ -6,9 +6,10 @@ from huggingface_hub.dataclasses import strict
 from pydantic import ValidationError
 from transformers import PretrainedConfig
 
-from tlm_repro.architectures import architecture
+from tlm_repro.architectures.registry import architecture
 from tlm_repro.errors import ConfigError
-from tlm_repro.spec import ModelSpec, Spec
+from tlm_repro.spec.base import Spec
+from tlm_repro.spec.run import ModelSpec
 
 STATE_LAYER = "tlm_state"
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
+from tlm_repro.architectures.hope_attention import HopeOptions, level_widths
 from tlm_repro.models.cache import state_layer
-from tlm_repro.models.coefficients import Rates, token_rates
 from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.fast_weights import MemoryState, initial_state, scan
 from tlm_repro.models.layers import Context, ResidualProjection
-from tlm_repro.models.memories import GatedMLP
+from tlm_repro.models.memory.coefficients import Rates, token_rates
+from tlm_repro.models.memory.fast_weights import MemoryState, initial_state, scan
+from tlm_repro.models.memory.networks import GatedMLP
 from tlm_repro.models.rows import carried
-from tlm_repro.options import HopeOptions, level_widths
 
 # The rates of an untrained map [ours]: momentum for each token, and what one period of C tokens amounts to, so that
 # levels of all periods start alike: the share of the weights that it forgets, and of the largest step that it takes.

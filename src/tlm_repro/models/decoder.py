@@ -17,7 +17,7 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from tlm_repro.architectures import architecture, load
+from tlm_repro.architectures.registry import architecture, load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.attention import causal_mask
 from tlm_repro.models.cache import past_length

@@ -16,15 +16,16 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from tlm_repro.architectures import ARCHITECTURES, architecture, load
-from tlm_repro.artifacts import read_json, read_manifest, staging, versions, write_json
+from tlm_repro.architectures.accounting import forward_flops, parameters
+from tlm_repro.architectures.registry import ARCHITECTURES, architecture, load
+from tlm_repro.artifacts.files import read_json, staging, write_json
+from tlm_repro.artifacts.manifest import read_manifest, versions
 from tlm_repro.errors import ArtifactError, ConfigError
-from tlm_repro.models.accounting import forward_flops, parameters
 from tlm_repro.models.attention import CausalAttention
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.models.layers import SwiGLU
-from tlm_repro.spec import ModelSpec
+from tlm_repro.spec.run import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHARD = "5GB"  # of one weight file

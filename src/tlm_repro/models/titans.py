@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from tlm_repro.costs import CONVOLUTION
+from tlm_repro.architectures.titans import CONVOLUTION
 from tlm_repro.models.cache import state_layer
 from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.fast_weights import Weights, piece_lengths, restarted
 from tlm_repro.models.layers import Context, ResidualProjection, rotate
-from tlm_repro.models.neural_memory import BranchState, NeuralMemory, titans_options
+from tlm_repro.models.memory.fast_weights import Weights, piece_lengths, restarted
+from tlm_repro.models.memory.neural_memory import BranchState, NeuralMemory, titans_options
 from tlm_repro.models.rows import State, carried
 from tlm_repro.models.window import Pair, Window, band, banded_attention, repeated, seen_attention
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
-from tlm_repro.architectures import ARCHITECTURES
+from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.reporting.results import NOT_PUBLISHED
 from tlm_repro.reporting.statistics import one_run
 

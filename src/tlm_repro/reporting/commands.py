@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from tlm_repro.artifacts import read_json, write_json, write_text
+from tlm_repro.artifacts.files import read_json, write_json, write_text
 from tlm_repro.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def views(
     ] = None,
 ) -> None:
     """Writes what each table and figure shows: its cells and the result files that it reads."""
-    from tlm_repro import views as shown
-    from tlm_repro.config_loading import parse
-    from tlm_repro.grid import expand
+    from tlm_repro.config.loading import parse
+    from tlm_repro.study import views as shown
+    from tlm_repro.study.grid import expand
 
     try:
         values = json.loads(config)
@@ -180,7 +180,7 @@ def claims(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON where no file is written.")] = False,
 ) -> None:
     """Judges the paper's ten claims."""
-    from tlm_repro.reporting import claims as ledger
+    from tlm_repro.reporting.claims import registry as ledger
 
     config, toy = "published", False
     if published:
@@ -206,9 +206,9 @@ def report(
     out: Out,
 ) -> None:
     """Writes the report: one page that opens without a network."""
-    from tlm_repro.reporting import claims as ledger
     from tlm_repro.reporting import cost, needle, sheets
     from tlm_repro.reporting import report as page
+    from tlm_repro.reporting.claims import registry as ledger
 
     shown = _shown(view)
     settings, experiments, files = shown.configuration(), shown.experiments, shown.files

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from tlm_repro.intervals import LEVEL
-from tlm_repro.layers import late_layers
+from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.reporting.results import Cosine, Novelty
 from tlm_repro.reporting.statistics import Estimate, normal_interval, profile_correlation
+from tlm_repro.statistics.intervals import LEVEL
 
 Profile = Literal["block", "mlp", "norm_ratio"]
 

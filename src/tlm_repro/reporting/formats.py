@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tlm_repro.artifacts import write_text
+from tlm_repro.artifacts.files import write_text
 from tlm_repro.reporting import needle
 from tlm_repro.reporting.cells import Sheet
 from tlm_repro.reporting.results import NOT_PUBLISHED

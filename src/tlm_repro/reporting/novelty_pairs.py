@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tlm_repro.layers import late_layers
+from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.reporting import depth
 from tlm_repro.reporting.depth import Profile
 from tlm_repro.reporting.figures import LABELS, LEVEL_COLOUR, averages, known

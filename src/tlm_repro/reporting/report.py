@@ -15,9 +15,9 @@ import jinja2
 
 from tlm_repro.errors import ArtifactError
 from tlm_repro.reporting.cells import Sheet
-from tlm_repro.reporting.claims import TOY_SENTENCE, Claim
+from tlm_repro.reporting.claims.registry import TOY_SENTENCE, Claim
+from tlm_repro.reporting.claims.verdicts import Verdict
 from tlm_repro.reporting.results import NOT_PUBLISHED
-from tlm_repro.reporting.verdicts import Verdict
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"

@@ -13,10 +13,10 @@ from typing import Any, Literal, Self, cast
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tlm_repro.artifacts import read_json
-from tlm_repro.blocks import Blocks
+from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError
-from tlm_repro.spec import RunLabels
+from tlm_repro.spec.run import RunLabels
+from tlm_repro.statistics.blocks import Blocks
 
 ACCURACIES = ("lambada_acc", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "siqa", "boolq")
 NOT_PUBLISHED = "not published here"

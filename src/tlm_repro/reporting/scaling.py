@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 from scipy import stats
 
-from tlm_repro.intervals import LEVEL
 from tlm_repro.reporting.published import published
 from tlm_repro.reporting.results import Cells, Measurement, Results, View, shape
 from tlm_repro.reporting.statistics import Basis, Estimate, difference, mean
 from tlm_repro.reporting.style import MARKERS, NEUTRAL, PALETTE, architecture_title, blank, theme
+from tlm_repro.statistics.intervals import LEVEL
 
 SCHEDULES = ("cosine", "linear", "sigmoid")
 COLUMNS = (

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from tlm_repro.intervals import LEVEL, wilson
 from tlm_repro.reporting.results import NEEDLES, PERPLEXITIES, Cosine, Measurement
+from tlm_repro.statistics.intervals import LEVEL, wilson
 
 Basis = Literal["seeds", "blocks", "evaluation", "rounding", "tokens", "unknown"]
 

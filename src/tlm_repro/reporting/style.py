@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tlm_repro.architectures import ARCHITECTURES
-from tlm_repro.artifacts import atomic_path
+from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.artifacts.files import atomic_path
 
 DPI = 180
 TOY_STAMP = "toy scale: not evidence for the paper"

@@ -12,14 +12,7 @@ import pandas as pd
 
 from tlm_repro.reporting import depth
 from tlm_repro.reporting.published import published_loss, reference
-from tlm_repro.reporting.results import (
-    MAIN_METRICS,
-    Cells,
-    Novelty,
-    Results,
-    View,
-    shape,
-)
+from tlm_repro.reporting.results import MAIN_METRICS, Cells, Novelty, Results, View, shape
 from tlm_repro.reporting.statistics import Estimate, difference, level, mean, natural_unit
 
 PUBLISHED_SCALE = "440m"  # of Figure 2 and Table 1

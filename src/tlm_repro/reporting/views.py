@@ -1,4 +1,4 @@
-"""The files that say what a table or figure shows, as `tlm_repro.views` makes them and the commands read them."""
+"""The files that say what a table or figure shows, as `tlm_repro.study.views` makes them and the commands read them."""
 
 from pathlib import Path
 from typing import Any, Literal

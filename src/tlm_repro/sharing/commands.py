@@ -131,9 +131,9 @@ def _git_show(place: str) -> str:
 
 def _wanted(config: Path) -> set[str]:
     """Paths of the products that a configuration asks for."""
-    from tlm_repro.config_loading import load
-    from tlm_repro.grid import expand
+    from tlm_repro.config.loading import load
     from tlm_repro.sharing import products
+    from tlm_repro.study.grid import expand
 
     grid = expand(load(config))
     return {str(RESULTS / name) for stage in products.TREES for name in products.wanted(grid, stage)}

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tlm_repro.artifacts import read_manifest
-from tlm_repro.checksums import Identity, identity
+from tlm_repro.artifacts.checksums import Identity, identity
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.errors import ArtifactError, ConfigError
-from tlm_repro.grid import Grid
+from tlm_repro.study.grid import Grid
 
 Stage = Literal["data", "pretrain", "evaluate", "novelty", "needles"]
 TREES: dict[Stage, str] = {

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from tlm_repro.artifacts import write_json
+from tlm_repro.artifacts.files import write_json
 from tlm_repro.devices import ARITHMETICS, Arithmetic, arithmetic_of, device_name
 from tlm_repro.errors import ArtifactError
 

@@ -21,7 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tlm_repro.artifacts import fingerprint, read_json, sha256_file, staging, write_json
+from tlm_repro.artifacts.checksums import sha256_file
+from tlm_repro.artifacts.files import read_json, staging, write_json
+from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.errors import ArtifactError, CheckpointError
 
 SCHEMA = 1

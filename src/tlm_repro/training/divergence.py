@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tlm_repro.artifacts import read_json, write_json
+from tlm_repro.artifacts.files import read_json, write_json
 from tlm_repro.errors import ArtifactError, DivergenceError
 
 RECORD = "diverged.json"

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from tlm_repro.artifacts import write_text
+from tlm_repro.artifacts.files import write_text
 
 METRICS = "metrics.jsonl"
 # These two alone differ between two runs of the same spec on the same machine; the second only where it is known.

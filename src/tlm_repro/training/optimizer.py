@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from tlm_repro.spec import TrainingSpec
+from tlm_repro.spec.run import TrainingSpec
 
 # On CPU the fused step takes a fifth to a third of the foreach one's time at the demo's sizes.
 FUSED_DEVICES = ("cpu", "cuda", "mps", "xpu")

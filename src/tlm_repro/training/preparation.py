@@ -12,7 +12,7 @@ from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ConfigError, DataError, TLMError
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.spec import ModelSpec, RunSpec
+from tlm_repro.spec.run import ModelSpec, RunSpec
 
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16"}
 Value = TypeVar("Value")

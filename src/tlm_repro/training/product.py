@@ -6,10 +6,11 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.artifacts import atomic_path, read_manifest, refuse_foreign, staging, write_json, write_manifest
+from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
+from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours, staging, write_json
+from tlm_repro.artifacts.manifest import read_manifest, write_manifest
 from tlm_repro.errors import ArtifactError
-from tlm_repro.models.accounting import forward_flops, parameters, training_flops
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints
 from tlm_repro.training.metrics import METRICS, TIMING, read_rows
 
@@ -31,7 +32,7 @@ def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] |
     Raises:
         ArtifactError: `folder` holds another run's product, one that doesn't match its manifest, or something else.
     """
-    refuse_foreign(folder, OWN)
+    check_folder_is_ours(folder, OWN)
     manifest = folder / "manifest.json"
     if not manifest.exists() and (checkpoints / RECORD).exists():
         with contextlib.suppress(ArtifactError), atomic_path(manifest) as candidate:

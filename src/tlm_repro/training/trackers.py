@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tlm_repro.errors import ConfigError
-from tlm_repro.spec import RunSpec
+from tlm_repro.spec.run import RunSpec
 
 KNOWN = ("tensorboard", "wandb")
 PROJECT = "tlm-repro"

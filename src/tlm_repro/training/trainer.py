@@ -18,24 +18,25 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from tlm_repro.artifacts import exclusive
+from tlm_repro.architectures.accounting import training_flops
+from tlm_repro.artifacts.lock import exclusive
 from tlm_repro.data.batches import Batches
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import arithmetic_of, device_name, utilisation
 from tlm_repro.errors import CheckpointError, DivergenceError, InterruptedRun
 from tlm_repro.evaluation.validation import validation_loss
-from tlm_repro.models.accounting import training_flops
-from tlm_repro.spec import RunSpec
-from tlm_repro.training import compilation, divergence, product, scheduler, trackers
+from tlm_repro.spec.run import RunSpec
+from tlm_repro.training import compilation, divergence, product, trackers
+from tlm_repro.training import slurm as scheduler
 from tlm_repro.training.attempt import Attempt
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state, set_random_state
+from tlm_repro.training.learning_rate import learning_rate
 from tlm_repro.training.metrics import METRICS, MFU, TIMING, Recorder
 from tlm_repro.training.optimizer import adamw
 from tlm_repro.training.options import TrainerOptions
 from tlm_repro.training.prefetch import Prefetch
 from tlm_repro.training.preparation import check, initial_model, on_main, prepared_accelerator
 from tlm_repro.training.saving import Saver
-from tlm_repro.training.schedule import learning_rate
 from tlm_repro.training.signals import StopSignals
 
 

@@ -1,0 +1,1 @@
+"""Architectures: options, closed-form costs and registry. No torch here."""

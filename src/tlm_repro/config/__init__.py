@@ -1,0 +1,1 @@
+"""The configuration: typed schema, reading, checks, reference."""

@@ -1,0 +1,193 @@
+"""What single keys can't show: names that point nowhere, sizes that don't divide, budgets that can't be met."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from tlm_repro.allocation.widths import layer_widths, resolve
+from tlm_repro.architectures.registry import ARCHITECTURES, architecture
+from tlm_repro.config.axes import experiment_axes
+from tlm_repro.config.experiments import AllocationConfig
+from tlm_repro.config.messages import Problem, explain, unknown
+from tlm_repro.config.schema import LM_EVAL_SAMPLES, Config, NeedleConfig, ScaleConfig, ZeroShotConfig
+from tlm_repro.errors import ConfigError
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Every problem of a configuration whose keys and types are right, as (key path, what is wrong and what to do)."""
+    for name, options in config.architectures.items():
+        if name not in ARCHITECTURES:
+            yield f"architectures.{name}", unknown("architecture", name, list(ARCHITECTURES))
+            continue
+        try:
+            architecture(name).options.model_validate(options)
+        except ValidationError as error:
+            for item in error.errors():
+                path, text = explain(item)
+                yield f"architectures.{name}.{path}", text
+    for name, scale in config.scales.items():
+        yield from _scale_problems(config, f"scales.{name}", scale)
+    for name, allocation in config.allocations.items():
+        try:
+            resolve(allocation.schedule, allocation.parameters())
+        except ConfigError as error:
+            yield f"allocations.{name}", str(error)
+    if (uniform := config.allocations.get("uniform")) and uniform.schedule != "uniform":
+        yield "allocations.uniform.schedule", f"'{uniform.schedule}' under the baseline's name: call it something else"
+    yield from _repeated(config)
+    yield from _reference_problems(config)
+
+
+def _repeated(config: Config) -> Iterator[Problem]:
+    """Lists that would count one thing twice."""
+    experiments = config.experiments
+    lists: dict[str, Sequence[Any]] = {"seeds": config.seeds}
+    if experiments.motivation:
+        lists["experiments.motivation.allocations"] = experiments.motivation.allocations
+    if experiments.allocations:
+        lists["experiments.allocations.allocations"] = experiments.allocations.allocations
+    if experiments.sweep:
+        lists["experiments.sweep.schedules"] = experiments.sweep.schedules
+        lists["experiments.sweep.ratios"] = experiments.sweep.ratios
+    if experiments.main:
+        for key in ("scales", "architectures", "allocations"):
+            lists[f"experiments.main.{key}"] = getattr(experiments.main, key)
+    for name, experiment in experiments:
+        if experiment and experiment.seeds:
+            lists[f"experiments.{name}.seeds"] = experiment.seeds
+    for path, values in lists.items():
+        twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+        if twice:
+            yield path, f"{twice[0]!r} stands twice: give each once"
+
+
+def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[Problem]:
+    width, heads, length = scale.model_width, scale.heads, config.training.sequence_length
+    if width % heads or (width // heads) % 2:
+        yield (
+            f"{path}.model_width",
+            f"{width} must be an even multiple of heads = {heads} (rotary pairs): change one of them",
+        )
+    for name, mlp_width in scale.mlp_width.items():
+        if name not in ARCHITECTURES:
+            yield f"{path}.mlp_width.{name}", unknown("architecture", name, list(ARCHITECTURES))
+        if mlp_width % 16 or mlp_width <= 0:
+            below = max(mlp_width // 16 * 16, 16)
+            yield f"{path}.mlp_width.{name}", f"{mlp_width} is no positive multiple of 16: take {below} or {below + 16}"
+    share = length * scale.hardware.processes
+    if scale.batch_tokens % share:
+        nearest = max(round(scale.batch_tokens / share), 1) * share
+        yield (
+            f"{path}.batch_tokens",
+            f"{scale.batch_tokens} is no multiple of sequence length {length} × processes "
+            f"{scale.hardware.processes} = {share}: take {nearest}",
+        )
+    elif (micro := scale.hardware.micro_batch_sequences) and (scale.batch_tokens // share) % micro:
+        local = scale.batch_tokens // share
+        yield (
+            f"{path}.hardware.micro_batch_sequences",
+            f"{micro} doesn't divide the {local} sequences of one process: take a divisor",
+        )
+    if scale.hardware.processes % scale.hardware.nodes:
+        yield (
+            f"{path}.hardware.nodes",
+            f"{scale.hardware.processes} processes can't be spread evenly over {scale.hardware.nodes} nodes: "
+            "change one of them",
+        )
+    if round(scale.tokens / scale.batch_tokens) < 1:
+        yield f"{path}.tokens", f"{scale.tokens} is less than half a batch of {scale.batch_tokens} tokens: raise it"
+
+
+def _reference_problems(config: Config) -> Iterator[Problem]:
+    """Names in `experiments` that `scales`, `architectures` and `allocations` must know, and widths that must exist."""
+    experiments = config.experiments
+    for axes in experiment_axes(config):
+        path, scales = f"experiments.{axes.experiment}", axes.scales
+        for scale in scales:
+            if scale not in config.scales:
+                yield path, unknown("scale", scale, list(config.scales))
+        for name in axes.architectures:
+            if name not in config.architectures:
+                yield path, f"{unknown('architecture', name, list(config.architectures))}; add it under architectures"
+            for scale in set(scales) & set(config.scales):
+                if name not in config.scales[scale].mlp_width:
+                    yield f"scales.{scale}.mlp_width", f"no width for '{name}', which {path} trains: add it"
+        for scale in set(scales) & set(config.scales):
+            yield from _width_problems(config, path, scale, axes.allocations)
+    main = experiments.main
+    for section, names in (
+        ("motivation", experiments.motivation),
+        ("main", main),
+        ("allocations", experiments.allocations),
+    ):
+        for name in names.allocations if names else ():
+            if name not in config.allocations:
+                yield f"experiments.{section}.allocations", unknown("allocation", name, list(config.allocations))
+        if names and "uniform" not in names.allocations:
+            yield f"experiments.{section}.allocations", "the baseline 'uniform' is missing: add it"
+    if not any(True for _ in experiment_axes(config)):
+        yield "experiments", "none is given: add motivation, sweep, main or allocations"
+    tokens, length = config.evaluation.validation.tokens, config.training.sequence_length
+    if tokens is not None and tokens < length:
+        yield "evaluation.validation.tokens", f"{tokens} is less than one window of {length} tokens: raise it"
+    if config.evaluation.zero_shot and main is None:
+        yield (
+            "evaluation.zero_shot",
+            "it runs on the models of experiments.main, which is missing: add that or set it to null",
+        )
+    if config.evaluation.zero_shot:
+        yield from _benchmark_problems(config.evaluation.zero_shot)
+    if config.evaluation.niah:
+        yield from _needle_problems(config, config.evaluation.niah)
+
+
+def _needle_problems(config: Config, needles: NeedleConfig) -> Iterator[Problem]:
+    section = "evaluation.niah"
+    if not config.experiments.main:
+        yield section, "it runs on the models of experiments.main, which is missing: add that or set it to null"
+    for key, values in (("tasks", needles.tasks), ("lengths", needles.lengths)):
+        for value in dict.fromkeys(value for value in values if values.count(value) > 1):
+            yield f"{section}.{key}", f"{value} stands twice: remove one"
+    if needles.generator == "lm_eval" and needles.samples > LM_EVAL_SAMPLES:
+        yield (
+            f"{section}.samples",
+            f"lm-eval makes {LM_EVAL_SAMPLES} samples of a task at a length, not {needles.samples}: ask for fewer, or "
+            "set generator: own",
+        )
+
+
+def _benchmark_problems(benchmarks: ZeroShotConfig) -> Iterator[Problem]:
+    """Keys of another source than the one that is set."""
+    section, source = "evaluation.zero_shot", benchmarks.source
+    if source == "path" and benchmarks.path is None:
+        yield (
+            f"{section}.path",
+            "source path needs it: name the folder that `tlm-repro fetch-benchmarks --out <path>` made",
+        )
+    if source != "path" and benchmarks.path is not None:
+        yield (
+            f"{section}.path",
+            f"{benchmarks.path!r} is of no use with source {source}: remove it, or set source: path",
+        )
+    if source != "hub" and benchmarks.revisions:
+        yield (
+            f"{section}.revisions",
+            f"they are of no use with source {source}: remove them (`fetch-benchmarks` has --revision)",
+        )
+    for task in benchmarks.revisions:
+        if task not in benchmarks.tasks:
+            yield f"{section}.revisions.{task}", "a task that isn't in tasks: remove it, or add the task"
+
+
+def _width_problems(
+    config: Config, path: str, scale: str, allocations: dict[str, AllocationConfig]
+) -> Iterator[Problem]:
+    for name, allocation in allocations.items():
+        for arch, width in config.scales[scale].mlp_width.items():
+            if width % 16 or width <= 0:
+                continue  # said already
+            try:
+                layer_widths(allocation.schedule, config.scales[scale].layers, width, **allocation.parameters())
+            except ConfigError as error:
+                yield path, f"allocation '{name}' at scale '{scale}' ({arch}): {error}"

@@ -1,0 +1,241 @@
+"""The configuration: one typed source, from which the JSON schema and `config/README.md` are generated.
+
+Descriptions say where a default comes from: [paper] stated there, [lineage] the same authors' neighbouring papers,
+[ours] this project's choice where both are silent (docs/fidelity.md gives the reasons).
+"""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tlm_repro.config.experiments import AllocationConfig, ExperimentsConfig
+from tlm_repro.config.fields import Integer, Name, Number, Section, Seeds
+from tlm_repro.spec.base import Option
+from tlm_repro.spec.data import AnyText, Corpus, HeldOut, Tokenizer
+from tlm_repro.spec.evaluation import ExternalModel, NeedleTaskName, RopeScaling, ZeroShotTask
+
+
+class DataConfig(Section):
+    """The corpus, its split and its tokenizer."""
+
+    corpus: Corpus = Field(description="Where documents come from: `package`, `files` or `hub`.")
+    tokenizer: Tokenizer = Field(description="`train` a byte-level BPE on the corpus, or take a `pretrained` one.")
+    validation_fraction: Number = Field(
+        gt=0, lt=1, description="Share of documents held out, by a hash of their name. [ours]"
+    )
+    train_tokens: Integer | None = Field(
+        default=None, ge=1, description="Tokenise at most this many tokens; null: all."
+    )
+    validation_tokens: Integer | None = Field(
+        default=None, ge=1, description="Hold out at most this many tokens; null: all."
+    )
+    shard_tokens: Integer = Field(default=100_000_000, ge=1024, le=2**32, description="Tokens in one shard file.")
+    split_seed: Integer = Field(default=0, ge=0, description="Seed of the split into train and validation.")
+    jobs: Integer = Field(
+        default=1, ge=1, le=1000, description="Jobs that share the tokenising; it can't change the result."
+    )
+
+
+class ModelConfig(Section):
+    """The decoder, apart from its size."""
+
+    tied_embeddings: bool = Field(
+        description="One matrix for the embedding and the head. [ours: the paper doesn't say]"
+    )
+    rope_theta: Number = Field(default=10_000.0, gt=0, description="Base of the rotary position embedding. [ours]")
+    norm_eps: Number = Field(default=1e-5, gt=0, description="Epsilon of RMSNorm. [ours]")
+    initializer_range: Number = Field(
+        default=0.02, gt=0, description="Standard deviation of the initial weights. [ours]"
+    )
+
+
+class HardwareConfig(Section):
+    """How a scale is run. Nothing here can change a result, so nothing here is part of a run's id."""
+
+    processes: Integer = Field(default=1, ge=1, description="Processes (one a GPU) that share the global batch.")
+    nodes: Integer = Field(default=1, ge=1, description="SLURM nodes that the processes are spread over evenly.")
+    micro_batch_sequences: Integer | None = Field(
+        default=None,
+        ge=1,
+        description="Sequences in one forward pass of one process; null: its whole share of the batch.",
+    )
+    compile: bool = Field(
+        default=False, description="Run each layer through torch.compile: for GPUs. It takes minutes at the start."
+    )
+    activation_checkpointing: bool = Field(
+        default=False, description="Compute layers again on the way back: less memory, up to a third more work."
+    )
+
+
+class ScaleConfig(Section):
+    """One model size and its token budget."""
+
+    layers: Integer = Field(ge=1, le=1000, description="Number of blocks, L.")
+    model_width: Integer = Field(ge=2, description="Width of the residual stream, d.")
+    heads: Integer = Field(ge=1, description="Attention heads.")
+    mlp_width: dict[str, Integer] = Field(
+        description="Uniform MLP width D by architecture, a multiple of 16; a multiple of 128 makes taper ends exact."
+    )
+    tokens: Integer = Field(ge=1, description="Training tokens; rounded to whole batches.")
+    batch_tokens: Integer = Field(
+        ge=1, description="Global batch in tokens: a multiple of sequence length × processes."
+    )
+    nominal_parameters: Integer | None = Field(
+        default=None,
+        ge=1,
+        description="The size it stands for; totals must come within 1.5 % of it. null: not checked.",
+    )
+    stands_for: Name | None = Field(
+        default=None, description="The paper's scale whose published values stand beside it; null: its own name."
+    )
+    hardware: HardwareConfig = Field(default=HardwareConfig(), description="Processes and micro-batch.")
+
+
+class TrainingConfig(Section):
+    """Optimisation, shared by all runs."""
+
+    sequence_length: Integer = Field(ge=2, description="Tokens in one training window. [paper: 4,096]")
+    peak_learning_rate: Number = Field(gt=0, description="Peak of the schedule. [paper: 4e-4]")
+    final_learning_rate_ratio: Number = Field(default=0.1, ge=0, le=1, description="Last learning rate ÷ peak. [ours]")
+    warmup_ratio: Number = Field(default=0.01, ge=0, lt=1, description="Share of the steps with linear warm-up. [ours]")
+    weight_decay: Number = Field(
+        default=0.1, ge=0, description="AdamW's decay, on matrices only. [paper: 0.1; matrices: ours]"
+    )
+    beta1: Number = Field(default=0.9, ge=0, lt=1, description="AdamW's first moment. [lineage]")
+    beta2: Number = Field(default=0.95, ge=0, lt=1, description="AdamW's second moment. [lineage]")
+    eps: Number = Field(default=1e-8, gt=0, description="AdamW's epsilon. [ours]")
+    clip_norm: Number = Field(default=1.0, gt=0, description="Largest global gradient norm. [lineage]")
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="fp32, or bf16 autocast with fp32 weights. [ours]"
+    )
+    skip_nonfinite: Integer = Field(
+        default=0,
+        ge=0,
+        description="Batches whose loss or gradient isn't finite that a run may skip; one more stops it. [ours]",
+    )
+
+
+class ValidationConfig(Section):
+    """In-distribution loss on the held-out documents."""
+
+    tokens: Integer | None = Field(default=None, ge=1, description="At most this many held-out tokens; null: all.")
+
+
+class ZeroShotConfig(Section):
+    """lm-eval benchmarks, run on the models of `experiments.main`; docs/evaluation.md says where items come from."""
+
+    source: Literal["demo", "hub", "path"] = Field(
+        description="Items of this project's own for a demo, the hub's data sets, or a folder of those, fetched once."
+    )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Source path: what `tlm-repro fetch-benchmarks` made, relative to where the workflow runs.",
+    )
+    revisions: dict[ZeroShotTask, Annotated[str, Field(min_length=1)]] = Field(
+        default={},
+        description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit stays "
+        "what it is.",
+    )
+    tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
+    max_length: Integer | None = Field(
+        default=None, ge=16, description="Longest input in tokens; null: the training length."
+    )
+    limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
+
+
+LM_EVAL_SAMPLES = 500  # of each of its `niah_*` tasks at each length
+
+
+class NeedleConfig(Section):
+    """Needle in a haystack, run on the models of `experiments.main`; docs/needle.md says how samples are made."""
+
+    tasks: tuple[NeedleTaskName, ...] = Field(
+        default=("single_1", "single_2", "single_3", "multiquery"),
+        min_length=1,
+        description="RULER's `niah_…` tasks. [paper: these four]",
+    )
+    lengths: tuple[Annotated[Integer, Field(ge=192)], ...] = Field(
+        default=(4096, 8192, 16384),
+        min_length=1,
+        description="Tokens of prompt and answer together. [paper: 4K, 8K, 16K]",
+    )
+    samples: Integer = Field(default=500, ge=1, description="Samples of a task at a length. [lineage: RULER's 500]")
+    text: AnyText = Field(
+        default=HeldOut(), description="Where the haystack of all tasks but single_1 comes from. [RULER: essays]"
+    )
+    generator: Literal["own", "lm_eval"] = Field(
+        default="own", description="This project's samples, or those of lm-eval's own `niah_*` tasks, to compare."
+    )
+    rope_scaling: RopeScaling = Field(
+        default=RopeScaling(),
+        description="How positions beyond the training length are read. [ours: as they are]",
+    )
+
+
+class EvaluationConfig(Section):
+    """What is measured on a trained model."""
+
+    validation: ValidationConfig = Field(default=ValidationConfig(), description="Held-out loss and perplexity.")
+    zero_shot: ZeroShotConfig | None = Field(default=None, description="Benchmarks; null leaves them out.")
+    niah: NeedleConfig | None = Field(default=None, description="Needle in a haystack; null leaves it out.")
+    batch_size: Integer = Field(
+        default=32, ge=1, description="Sequences in one forward pass; it can't change a result."
+    )
+
+
+class NoveltyConfig(Section):
+    """Figure 4: how much each layer still adds to the residual stream."""
+
+    text: AnyText = Field(description="The text that is read. [paper: WikiText-2]")
+    tokens: Integer = Field(default=2048, ge=2, description="Tokens that are read. [paper: 2,048]")
+    window: Integer = Field(default=1024, ge=2, description="Tokens in one forward pass. [ours]")
+    models: tuple[ExternalModel, ...] = Field(default=(), description="Pretrained models. [paper: GPT-2 124M…1.5B]")
+    runs: bool = Field(default=True, description="Also measure the models of `experiments.main`.")
+
+
+class TrainerConfig(Section):
+    """How training is watched and saved. Nothing here can change a weight, so nothing here is part of a run's id."""
+
+    checkpoint_seconds: Integer = Field(
+        default=600, ge=1, description="Time between checkpoints: what a killed job can lose."
+    )
+    stop_before_seconds: Integer = Field(
+        default=120, ge=0, description="In a SLURM job: save and stop so long before its time limit."
+    )
+    validations: Integer = Field(
+        default=10, ge=1, le=10_000, description="Validation losses, evenly spaced, the last at the end."
+    )
+    validation_tokens: Integer = Field(default=262_144, ge=1, description="Held-out tokens for each of them.")
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(
+        default=("tensorboard",),
+        description="Where curves go beside `metrics.jsonl`: logs/tensorboard, W&B (`pip install wandb`), or [].",
+    )
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    name: Name = Field(description="How reports call it.")
+    toy: bool = Field(description="Stamps results as toy scale: no evidence for the paper.")
+    seeds: Seeds = Field(
+        default=(0,), description="Each run is trained once a seed. [paper: one, its value not stated]"
+    )
+    data: DataConfig = Field(description="Corpus and tokenizer.")
+    model: ModelConfig = Field(description="What every model shares.")
+    architectures: dict[str, dict[str, Option]] = Field(
+        min_length=1, description="Each architecture with its own options."
+    )
+    scales: dict[Name, ScaleConfig] = Field(min_length=1, description="Model sizes.")
+    training: TrainingConfig = Field(description="Optimisation.")
+    trainer: TrainerConfig = Field(default=TrainerConfig(), description="Checkpoints and monitoring.")
+    allocations: dict[Name, AllocationConfig] = Field(min_length=1, description="Named allocations.")
+    experiments: ExperimentsConfig = Field(description="What is trained and compared.")
+    evaluation: EvaluationConfig = Field(description="What is measured.")
+    novelty: NoveltyConfig | None = Field(default=None, description="Layer novelty; null leaves it out.")
+
+
+def steps(scale: ScaleConfig) -> int:
+    """Optimiser steps that come nearest to the token budget."""
+    return max(math.floor(scale.tokens / scale.batch_tokens + 0.5), 1)

@@ -1,0 +1,1 @@
+"""Zero-shot benchmarks through lm-eval: tasks, their items and the harness."""

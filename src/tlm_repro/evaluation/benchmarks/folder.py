@@ -1,0 +1,138 @@
+"""A folder of fetched benchmarks: the items that lm-eval's stock tasks score, saved once in the hub's own schema.
+
+`<task>/items.parquet` holds the rows of the one split that is scored, `<task>/source.json` says where they came from,
+and `manifest.json`, written last, names both. Reading one takes no tensor library: the workflow does it when it parses.
+"""
+
+import hashlib
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tlm_repro.artifacts.files import read_json
+from tlm_repro.artifacts.fingerprint import canonical_json, fingerprint
+from tlm_repro.artifacts.manifest import read_manifest
+from tlm_repro.errors import ArtifactError, EvaluationError
+from tlm_repro.spec.evaluation import ZeroShotSpec
+
+KIND: Literal["benchmarks"] = "benchmarks"
+ITEMS, SOURCE, MANIFEST = "items.parquet", "source.json", "manifest.json"
+
+
+class Source(BaseModel):
+    """Where the items of one task came from; null where it isn't known.
+
+    `revision` is what was asked for, null for a mirror; `commit` is what the hub resolved it to. `sha256` is that of
+    the rows (`rows_sha256`), not of the file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str
+    config: str | None
+    split: str
+    revision: str | None
+    commit: str | None
+    rows: int
+    sha256: str
+    task_version: float
+    lm_eval: str
+
+
+def rows_sha256(path: Path) -> str:
+    """The sha256 of a Parquet file's rows as canonical JSON, a line each.
+
+    Parquet files of the same rows differ between versions of the library that writes them; this doesn't, so two
+    clusters that fetch the same items give their evaluations the same ids.
+    """
+    import pyarrow.parquet
+
+    digest = hashlib.sha256()
+    for row in pyarrow.parquet.read_table(path).to_pylist():
+        digest.update(canonical_json(row).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def remedy(folder: Path, tasks: Iterable[str] = ()) -> str:
+    options = "".join(f" --task {task}" for task in tasks)
+    return f"run `tlm-repro fetch-benchmarks --out {shlex.quote(str(folder))}{options}` where there is a network"
+
+
+def read_sources(
+    folder: Path, tasks: Iterable[str], *, verify: Literal["size", "sha256"] = "size"
+) -> dict[str, Source]:
+    """Where the items of these tasks came from, once the folder's files are found to be whole.
+
+    Raises:
+        EvaluationError: no folder of fetched benchmarks, a task that isn't in it, or a file that differs from its
+            manifest, by size or by sha256 too; the message names `fetch-benchmarks`.
+    """
+    if not (folder / MANIFEST).is_file():
+        seen = "has no manifest.json" if folder.is_dir() else "is a file" if folder.exists() else "doesn't exist"
+        raise EvaluationError(f"{folder}, the folder of the fetched benchmarks, {seen}: {remedy(folder)}")
+    try:
+        manifest = read_manifest(folder / MANIFEST, kind=KIND, verify=verify)
+    except ArtifactError as error:
+        seen = str(error).split(": delete ")[0]
+        raise EvaluationError(f"{seen}: {remedy(folder)}, which takes what is missing or damaged anew") from None
+    held = manifest.summary.get("tasks", {})
+    missing = [task for task in tasks if task not in held]
+    if missing:
+        raise EvaluationError(
+            f"{folder} holds no items of {', '.join(missing)}, only of {', '.join(held)}: {remedy(folder, missing)}"
+        )
+    try:
+        return {task: Source.model_validate(held[task]) for task in tasks}
+    except ValidationError as error:
+        reason = error.errors()[0]
+        raise EvaluationError(f"{folder / MANIFEST}: {reason['loc'][0]}: {reason['msg']}: {remedy(folder)}") from None
+
+
+def items_fingerprint(sources: dict[str, Source]) -> str:
+    """What a spec says of the items of its tasks: it changes when a row of one of them does."""
+    return fingerprint({task: source.sha256 for task, source in sources.items()}, length=16)
+
+
+def given(folder: Path | None) -> Path:
+    """The folder that a spec of source `path` needs. Raises EvaluationError where there is none."""
+    if folder is None:
+        raise EvaluationError("the spec's source is path: pass --benchmarks, the folder that fetch-benchmarks made")
+    return folder
+
+
+def verified_sources(spec: ZeroShotSpec, folder: Path) -> dict[str, Source]:
+    """Where the items that the spec names came from, once files and rows are found to be those.
+
+    Raises:
+        EvaluationError: a folder that `read_sources` refuses, or one that holds other items.
+    """
+    sources = read_sources(folder, spec.tasks, verify="sha256")
+    for task, source in sources.items():
+        if rows_sha256(folder / task / ITEMS) != source.sha256:
+            raise EvaluationError(
+                f"{folder / task / ITEMS} holds other rows than {folder / MANIFEST} says: {remedy(folder)}"
+            )
+    if (found := items_fingerprint(sources)) != spec.items:
+        raise EvaluationError(
+            f"{folder} holds items {found} for these tasks, the spec asks for {spec.items}: pass the folder that the "
+            "spec was made with, or make the spec anew"
+        )
+    return sources
+
+
+def saved_source(folder: Path, task: str) -> Source | None:
+    """What an earlier fetch saved of a task; None where it saved nothing, or what it saved is damaged."""
+    try:
+        source = Source.model_validate(read_json(folder / task / SOURCE))
+        return source if rows_sha256(folder / task / ITEMS) == source.sha256 else None
+    except (ArtifactError, ValidationError, OSError, ValueError):  # pyarrow's own errors are ValueErrors
+        return None
+
+
+def as_details(sources: dict[str, Source]) -> dict[str, dict[str, Any]]:
+    """As a result file states them."""
+    facts = {"dataset", "config", "split", "revision", "commit", "rows", "sha256"}
+    return {task: source.model_dump(include=facts) for task, source in sources.items()}

@@ -1,0 +1,1 @@
+"""Needle in a haystack: samples, answers and scores."""

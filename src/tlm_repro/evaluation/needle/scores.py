@@ -1,0 +1,50 @@
+"""Scores of needle-in-a-haystack answers, as RULER counts them, by task, length and depth. No torch here."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from tlm_repro.evaluation.needle.samples import NeedleSample, cell
+from tlm_repro.evaluation.scoring import Metric
+
+
+def found(answer: str, values: Sequence[str]) -> list[bool]:
+    """Which of the values stand in the answer, whatever their case: RULER's `string_match_all`, value by value."""
+    answer = answer.lower()
+    return [value.lower() in answer for value in values]
+
+
+def mean_metric(scores: Sequence[float]) -> Metric:
+    """The mean score with its standard error; None for one sample."""
+    count = len(scores)
+    mean = math.fsum(scores) / count
+    if count < 2:
+        return Metric(mean, None, count)
+    variance = math.fsum((score - mean) ** 2 for score in scores) / (count - 1)
+    return Metric(mean, math.sqrt(variance / count), count)
+
+
+def summarise(
+    samples: Sequence[NeedleSample], answers: Sequence[str]
+) -> tuple[dict[str, Metric], dict[str, list[dict[str, Any]]]]:
+    """Scores by task and length, and needles found by depth.
+
+    Returns:
+        metrics: `niah_<task>_<length>` → the mean over samples of the share of values found.
+        depths: the same names → one row for each nominal depth: needles found and needles asked for there.
+    """
+    scores: dict[str, list[float]] = defaultdict(list)
+    counts: dict[str, dict[float, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for sample, answer in zip(samples, answers, strict=True):
+        name, hits = cell(sample.task, sample.length), found(answer, sample.values)
+        scores[name].append(sum(hits) / len(hits))
+        for depth, hit in zip(sample.depths, hits, strict=True):
+            counts[name][depth][0] += hit
+            counts[name][depth][1] += 1
+    metrics = {name: mean_metric(values) for name, values in scores.items()}
+    depths = {
+        name: [{"depth": depth, "found": hits, "needed": needed} for depth, (hits, needed) in sorted(rows.items())]
+        for name, rows in counts.items()
+    }
+    return metrics, depths

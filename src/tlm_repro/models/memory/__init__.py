@@ -1,0 +1,1 @@
+"""Fast weights: a memory that learns along the sequence."""

@@ -1,0 +1,1 @@
+"""Layer novelty of any Hugging Face decoder."""

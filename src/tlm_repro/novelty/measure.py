@@ -1,0 +1,334 @@
+"""Layer novelty: does what a layer adds to the residual stream point where that points already? (Paper §4, Figure 4)
+
+    ρ_block(l) = cos(h_{l+1} − h_l, h_l)        ρ_MLP(l) = cos(MLP_l(z_l), h_l)
+
+h_l is the residual that enters layer l and z_l the one that its MLP reads. In a parallel block, as GPT-NeoX has, the
+MLP reads h_l itself, and ρ_MLP is still the cosine of what it adds with h_l. Each ρ is a mean of per-token cosines; a
+rising ρ is a falling novelty. How much is added is the norm ratio ‖MLP_l(z_l)‖ / ‖h_l‖, averaged likewise. All are read
+with forward hooks, so any Hugging Face decoder can be measured.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from tlm_repro.artifacts.manifest import read_manifest, versions
+from tlm_repro.data.corpora import Document, documents
+from tlm_repro.data.shards import TokenData
+from tlm_repro.devices import default_device, device_name
+from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
+from tlm_repro.models import pretrained
+from tlm_repro.novelty.residual import Block, blocks, body, entering, first_tensor
+from tlm_repro.spec.data import HeldOut
+from tlm_repro.spec.evaluation import NoveltySpec
+
+SCHEMA = 1
+PROBE_TOKENS = 16
+CONSTANT = 1e-12  # a spread of ρ below this is rounding error
+# Tokens that stand together are alike, so whole blocks of them are resampled; with fewer blocks there is no interval.
+BLOCK_TOKENS, FEWEST_BLOCKS = 128, 8
+RESAMPLES, COVERAGE = 2000, 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over tokens. Its standard error takes them as independent; neighbours aren't, so it is a lower bound."""
+
+    mean: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r of ρ with depth over `layers` layers; None where fewer than three are left or ρ is constant."""
+
+    r: float | None
+    layers: int
+
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """95 % intervals of r with depth, and of r_MLP − r_block, from blocks of tokens resampled for all layers at once.
+
+    A bootstrap over tokens, and not Fisher's interval, which takes layers for a sample of independent ones: they are
+    all that the model has, and what is sampled are the tokens. None: too few blocks, or an r that isn't defined.
+    """
+
+    block: Bounds | None
+    mlp: Bounds | None
+    difference: Bounds | None
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """ρ of every layer, the first and the last included, over `tokens` tokens in windows of at most `window`.
+
+    `norm_ratio` is ‖MLP‖ / ‖h‖; like `mlp` it is None for a layer without an MLP.
+    """
+
+    tokens: int
+    window: int
+    block: list[Estimate]
+    mlp: list[Estimate | None]
+    norm_ratio: list[Estimate | None]
+    intervals: Intervals
+
+
+def measurement(
+    spec: NoveltySpec, *, run: Path | None = None, data: Path | None = None, device: str | None = None
+) -> dict[str, Any]:
+    """The contents of a novelty file.
+
+    Args:
+        spec: names the external model, if it is one, and the text.
+        run: otherwise, the manifest of the run whose model is measured.
+        data: the manifest of the data set whose held-out documents are the text, if `spec.text` asks for them.
+        device: as PyTorch names it; None: the first GPU if there is one, else the CPU.
+
+    Raises:
+        ConfigError: the model or the held-out text isn't given.
+        EvaluationError: the model can't be had or measured, or the text is too short.
+        ArtifactError: a manifest or a file isn't what it should be.
+        DataError: the text can't be read.
+    """
+    start = time.perf_counter()
+    labels = None
+    device = device or default_device()
+    if spec.external is not None:
+        name = spec.external.name
+        model, tokenizer = pretrained.external(spec.external, device=device)
+    elif run is not None:
+        manifest = read_manifest(run, kind="model", verify="sha256")
+        name, labels = manifest.id, {"id": manifest.id, **manifest.spec["labels"]}
+        model, tokenizer = pretrained.run(manifest, device=device)
+    else:
+        raise ConfigError("no model to measure: name an external model in the spec or pass the manifest of a run")
+    result = measure(model, token_ids(tokenizer, texts(spec, data), spec.tokens), window=spec.window)
+    return {
+        "schema": SCHEMA,
+        "kind": "novelty",
+        "model": {
+            "name": name,
+            "run": labels,
+            "layers": len(result.block),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        },
+        "spec": spec.canonical(),
+        **asdict(result),
+        "correlation": {"block": asdict(correlation(result.block)), "mlp": asdict(correlation(result.mlp))},
+        "versions": versions(),
+        "device": device_name(device),
+        "wall_time_s": round(time.perf_counter() - start, 3),
+    }
+
+
+def texts(spec: NoveltySpec, data: Path | None) -> Iterator[Document]:
+    """The documents to read, in order."""
+    if not isinstance(spec.text, HeldOut):
+        return documents(spec.text)
+    if data is None:
+        raise ConfigError("the text is the held-out documents, but no data set is given: pass its manifest")
+    held = TokenData.open(data)
+    if spec.data is not None and held.manifest.id != spec.data.name:
+        raise ArtifactError(
+            f"{data} describes data set {held.manifest.id}, but {spec.data.name} was expected: pass that one"
+        )
+    return held.held_out()
+
+
+def token_ids(tokenizer: Any, texts: Iterable[Document], tokens: int) -> Tensor:
+    """The first `tokens` token ids of the documents, end to end, without special tokens: (tokens,) int64.
+
+    Raises:
+        EvaluationError: the text has fewer.
+    """
+    ids: list[int] = []
+    for document in texts:
+        ids += tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
+        if len(ids) >= tokens:
+            return torch.tensor(ids[:tokens])
+    raise EvaluationError(f"the text has {len(ids)} tokens, not {tokens}: ask for fewer or name a longer one")
+
+
+@torch.inference_mode()
+def measure(model: Any, token_ids: Tensor, *, window: int) -> Novelty:
+    """ρ_block and ρ_MLP of every layer on `token_ids` (tokens,), in windows that don't overlap.
+
+    A window is no longer than the model's context. Apart from one layer's hidden states only cosines are kept.
+
+    Raises:
+        EvaluationError: the layers can't be found, or a cosine isn't finite.
+    """
+    model.eval()
+    window = min(window, getattr(getattr(model, "config", None), "max_position_embeddings", None) or window)
+    ids = token_ids.to(next(model.parameters()).device)
+    layers = blocks(model, ids[: min(PROBE_TOKENS, window)])
+    cosines = Cosines(layers)
+    with cosines.attached():
+        for part in tqdm(ids.split(window), desc="novelty", unit="window", disable=None):
+            body(model)(input_ids=part[None], use_cache=False)
+    block = [estimate(values, f"layer {index}") for index, values in enumerate(cosines.block)]
+    mlp = [
+        estimate(values, f"the MLP of layer {index}") if values else None for index, values in enumerate(cosines.mlp)
+    ]
+    return Novelty(
+        tokens=len(ids),
+        window=window,
+        block=block,
+        mlp=mlp,
+        norm_ratio=[
+            estimate(values, f"the MLP of layer {index}") if values else None
+            for index, values in enumerate(cosines.norm_ratio)
+        ],
+        intervals=intervals(cosines.block, cosines.mlp),
+    )
+
+
+Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
+
+
+class Cosines:
+    """Hooks that turn a forward pass into per-token cosines at once: no hidden state outlives its layer.
+
+    `block[l]`, `mlp[l]` and `norm_ratio[l]` hold one (tokens,) tensor a window; the last two nothing without an MLP.
+    """
+
+    def __init__(self, layers: list[Block]) -> None:
+        self.layers = layers
+        self.block: list[list[Tensor]] = [[] for _ in layers]
+        self.mlp: list[list[Tensor]] = [[] for _ in layers]
+        self.norm_ratio: list[list[Tensor]] = [[] for _ in layers]
+        self.residual = torch.empty(0)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for index, layer in enumerate(self.layers):
+                handles = [
+                    layer.layer.register_forward_pre_hook(self.enter, with_kwargs=True),
+                    layer.layer.register_forward_hook(self.block_collector(index)),
+                ]
+                if layer.mlp is not None:
+                    handles.append(layer.mlp.register_forward_hook(self.mlp_collector(index)))
+                for handle in handles:
+                    stack.callback(handle.remove)
+            yield
+
+    def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A copy: some layers add to their input in place.
+        self.residual = entering(args, kwargs).to(torch.float64, copy=True)
+
+    def block_collector(self, index: int) -> Hook:
+        """A hook on a layer, whose output is what it adds in total with the residual."""
+
+        def collect(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            self.block[index].append(cosine(self.shaped(output) - self.residual, self.residual))
+
+        return collect
+
+    def mlp_collector(self, index: int) -> Hook:
+        """A hook on an MLP, whose output is what it adds."""
+
+        def collect(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            added = self.shaped(output)
+            self.mlp[index].append(cosine(added, self.residual))
+            self.norm_ratio[index].append(norm_ratio(added, self.residual))
+
+        return collect
+
+    def shaped(self, output: Any) -> Tensor:
+        return first_tensor(output).double().reshape(self.residual.shape)
+
+
+def cosine(left: Tensor, right: Tensor) -> Tensor:
+    """Cosines of the vectors in the last dimension, flattened, on the CPU; 0 where one of the two is zero."""
+    norms = left.norm(dim=-1) * right.norm(dim=-1)
+    return torch.where(norms == 0, 0.0, (left * right).sum(-1) / norms).flatten().cpu()
+
+
+def norm_ratio(added: Tensor, residual: Tensor) -> Tensor:
+    """Norm of the first ÷ norm of the second in the last dimension, flattened, on the CPU; 0 where both are zero."""
+    norms = added.norm(dim=-1), residual.norm(dim=-1)
+    return torch.where(norms[0] == 0, 0.0, norms[0] / norms[1]).flatten().cpu()
+
+
+def estimate(cosines: Sequence[Tensor], where: str) -> Estimate:
+    """Mean and standard error of all windows' cosines. Raises EvaluationError, naming `where`, if one isn't finite."""
+    values = torch.cat(list(cosines)).numpy()
+    if not np.isfinite(values).all():
+        raise EvaluationError(f"{where} gave a value that isn't finite: check the model's weights")
+    return Estimate(mean=float(values.mean()), stderr=float(values.std(ddof=1) / np.sqrt(len(values))))
+
+
+def correlation(estimates: Sequence[Estimate | None]) -> Correlation:
+    """Pearson's r between ρ and depth, the first and the last layer left out as in the paper's Section 4."""
+    inner = [
+        (depth, estimate.mean)
+        for depth, estimate in enumerate(estimates)
+        if estimate is not None and 0 < depth < len(estimates) - 1
+    ]
+    depths, means = np.array(inner).reshape(-1, 2).T
+    if len(inner) < 3 or np.ptp(means) < CONSTANT:
+        return Correlation(r=None, layers=len(inner))
+    return Correlation(r=float(stats.pearsonr(depths, means).statistic), layers=len(inner))
+
+
+def intervals(block: Sequence[Sequence[Tensor]], mlp: Sequence[Sequence[Tensor]]) -> Intervals:
+    """Intervals of r from per-token cosines: one (tokens,) tensor a window for each layer, none where it has no MLP."""
+    pieces = [piece.numel() for window in block[0] for piece in window.split(BLOCK_TOKENS)] if block else []
+    if len(pieces) < FEWEST_BLOCKS:
+        return Intervals(block=None, mlp=None, difference=None)
+    # How often each block is drawn: the same in all layers and for both kinds, whose noise is shared.
+    count = len(pieces)
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    drawn = np.vstack([np.ones(count), drawn])  # the text as it is comes first
+    weights = drawn / (drawn @ np.array(pieces, dtype=float))[:, None]
+    of_block, of_mlp = (resampled_correlation(cosines, weights) for cosines in (block, mlp))
+    both = None if of_block is None or of_mlp is None else bounds(of_mlp - of_block, count)
+    return Intervals(block=bounded(of_block, count), mlp=bounded(of_mlp, count), difference=both)
+
+
+def resampled_correlation(cosines: Sequence[Sequence[Tensor]], weights: np.ndarray) -> np.ndarray | None:
+    """r in each resample, (resamples,); `weights` (resamples, blocks) turn a layer's sums by block into its mean."""
+    inner = [depth for depth, windows in enumerate(cosines) if windows and 0 < depth < len(cosines) - 1]
+    if len(inner) < 3:
+        return None
+    sums = [[float(part.sum()) for window in cosines[depth] for part in window.split(BLOCK_TOKENS)] for depth in inner]
+    means = weights @ np.array(sums).T  # (resamples, layers)
+    if np.ptp(means, axis=1).min() < CONSTANT:
+        return None
+    position, centred = np.array(inner) - np.mean(inner), means - means.mean(axis=1, keepdims=True)
+    return np.asarray(centred @ position / (np.linalg.norm(centred, axis=1) * np.linalg.norm(position)))
+
+
+def bounded(values: np.ndarray | None, blocks: int) -> Bounds | None:
+    """The interval of r, taken on Fisher's scale artanh r, where it is nearly symmetric."""
+    if values is None:
+        return None
+    low, high = bounds(np.arctanh(np.clip(values, -1 + CONSTANT, 1 - CONSTANT)), blocks)
+    return math.tanh(low), math.tanh(high)
+
+
+def bounds(values: np.ndarray, blocks: int) -> Bounds:
+    """Student's interval from a value and its resamples, their bias taken off (Efron and Tibshirani 1993).
+
+    Quantiles of the resamples themselves would be too narrow with so few blocks.
+    """
+    value, resamples = float(values[0]), values[1:]
+    spread = float(resamples.std()) * math.sqrt(blocks / (blocks - 1))
+    half = float(stats.t.ppf((1 + COVERAGE) / 2, blocks - 1)) * spread
+    centre = 2 * value - float(resamples.mean())
+    return centre - half, centre + half

@@ -1,0 +1,1 @@
+"""What a configuration costs, and how far its runs are."""

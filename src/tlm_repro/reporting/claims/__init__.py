@@ -1,0 +1,1 @@
+"""The paper's claims: the registry, the rule of each, and verdicts."""

@@ -1,0 +1,292 @@
+"""How each claim of the paper is decided: pure functions of what was measured, each ending in `verdicts.outcome`."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from tlm_repro.reporting.claims.verdicts import Comparison, Outcome, compare, not_run, outcome
+from tlm_repro.reporting.depth import correlations
+from tlm_repro.reporting.results import NEEDLES, Cells, Novelty, Results, View, shape
+from tlm_repro.reporting.statistics import difference, level, mean, natural_unit, normal_interval
+from tlm_repro.statistics.intervals import LEVEL
+
+RATIOS = (1.25, 1.375, 1.5, 1.625, 1.75)  # of the first layer, Table 1
+SCHEDULES = ("cosine", "linear", "sigmoid")
+BEST_RATIO = 1.5
+PAIRS = 8  # Table 2: four architectures at two scales
+WIKITEXT_EXCEPTION = ("hope_attention", "1.3b")  # Table 2's one regression in WikiText perplexity
+GPT2_SIZES = 4
+PAPER_EXPERIMENTS = ("motivation", "sweep", "main")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a rule may look at."""
+
+    results: Results
+    views: Mapping[str, View]
+    novelty: Sequence[Novelty]
+
+
+def ladder(results: Results, names: Sequence[str], cells: Mapping[str, Cells]) -> list[Comparison]:
+    """Compares neighbours in validation loss, `names` in claimed order, best first; empty when any is missing."""
+    if any(name not in cells for name in names):
+        return []
+    found = [
+        compare(results, "val_loss", f"{worse} − {better}", cells[better], cells[worse])
+        for better, worse in pairwise(names)
+    ]
+    return [] if None in found else [comparison for comparison in found if comparison is not None]
+
+
+def perplexity(results: Results, cells: Cells) -> str:
+    return f"{level('val_ppl', mean('val_loss', results.seeds(cells, 'val_loss')))[0]:.2f}"
+
+
+def thirds(evidence: Evidence) -> Outcome:
+    """Claim 1 (Figure 2): wider-early < uniform < wider-middle < wider-late in validation loss."""
+    view = evidence.views.get("motivation")
+    if view is None:
+        return not_run("The experiment 'motivation' isn't in this configuration.")
+    order = ("wider-early", "uniform", "wider-middle", "wider-late")
+    comparisons, values = [], []
+    for cells in view.groups().values():
+        found = ladder(evidence.results, order, cells)
+        comparisons += found
+        if found:
+            values.append(", ".join(f"{name} {perplexity(evidence.results, cells[name])}" for name in order))
+    if not comparisons:
+        return not_run("The four allocations of Figure 2 aren't all evaluated.")
+    return outcome(comparisons, "; ".join(values))
+
+
+def sweeps(evidence: Evidence) -> list[dict[tuple[str, float], Cells]]:
+    """One mapping (schedule, ratio) → evaluated cells for each architecture and scale of the sweep."""
+    view = evidence.views.get("sweep")
+    groups = view.groups(by="allocation").values() if view else []
+    found = []
+    for allocations in groups:
+        keyed = {}
+        for allocation, cells in allocations.items():
+            schedule, start, end = shape(allocation)
+            plain = allocation.count("-") == 2 and math.isclose(start + end, 2)
+            if schedule in SCHEDULES and plain and evidence.results.seeds(cells, "val_loss"):
+                keyed[schedule, start] = cells
+        found.append(keyed)
+    return found
+
+
+def ratio_coverage(ratios: Collection[float]) -> str:
+    """Says so when not all of the paper's width ratios were run."""
+    missing = [str(ratio) for ratio in RATIOS if ratio not in ratios]
+    return f"Width ratios that the paper has and this configuration doesn't: {', '.join(missing)}" if missing else ""
+
+
+def order_of_schedules(evidence: Evidence) -> Outcome:
+    """Claim 2 (Table 1): cosine < linear < sigmoid in validation loss at every width ratio."""
+    comparisons, ratios = [], set[float]()
+    for cells in sweeps(evidence):
+        for start in sorted({ratio for _, ratio in cells}):
+            at_ratio = {f"{name} {start}": cells[name, start] for name in SCHEDULES if (name, start) in cells}
+            found = ladder(evidence.results, [f"{name} {start}" for name in SCHEDULES], at_ratio)
+            comparisons += found
+            ratios |= {start} if found else set()
+    if not comparisons:
+        return not_run("No width ratio of the sweep has all three schedules evaluated.")
+    agreeing = sum(comparison.effect.mean > 0 for comparison in comparisons)
+    value = f"{agreeing} of {len(comparisons)} neighbours in the claimed order"
+    return outcome(comparisons, value, ratio_coverage(ratios))
+
+
+def worst_against_best(evidence: Evidence) -> Outcome:
+    """Claim 3 (Table 1): the worst cosine has a lower validation loss than the best linear."""
+    comparisons, values, ratios = [], [], set[float]()
+    for cells in sweeps(evidence):
+        losses = {key: mean("val_loss", evidence.results.seeds(found, "val_loss")).mean for key, found in cells.items()}
+        cosine, linear = ([key for key in losses if key[0] == name] for name in ("cosine", "linear"))
+        if not cosine or not linear:
+            continue
+        worst, best = max(cosine, key=lambda key: losses[key]), min(linear, key=lambda key: losses[key])
+        name = f"linear {best[1]} − cosine {worst[1]}"
+        found = compare(evidence.results, "val_loss", name, cells[worst], cells[best])
+        if found:
+            comparisons.append(found)
+            ratios |= {start for _, start in (*cosine, *linear)}
+            values.append(
+                f"cosine's worst {perplexity(evidence.results, cells[worst])} (at {worst[1]}), "
+                f"linear's best {perplexity(evidence.results, cells[best])} (at {best[1]})"
+            )
+    if not comparisons:
+        return not_run("The sweep has no cosine and linear allocation that are both evaluated.")
+    return outcome(comparisons, "; ".join(values), ratio_coverage(ratios))
+
+
+def u_shape(evidence: Evidence) -> Outcome:
+    """Claim 4 (Table 1): with cosine the loss falls as the ratio grows to 1.5/0.5, then rises."""
+    comparisons, values, ratios = [], [], set[float]()
+    for cells in sweeps(evidence):
+        starts = sorted(start for name, start in cells if name == "cosine")
+        if BEST_RATIO not in starts or starts[0] >= BEST_RATIO or starts[-1] <= BEST_RATIO:
+            continue
+        for low, high in pairwise(starts):
+            better, worse = (high, low) if high <= BEST_RATIO else (low, high)
+            pair = cells["cosine", better], cells["cosine", worse]
+            found = compare(evidence.results, "val_loss", f"cosine {worse} − cosine {better}", *pair)
+            if found:
+                comparisons.append(found)
+        ratios |= set(starts)
+        values.append(
+            ", ".join(f"{perplexity(evidence.results, cells['cosine', start])} at {start}" for start in starts)
+        )
+    if not comparisons:
+        return not_run("Cosine isn't evaluated at 1.5/0.5 and at a ratio on each side of it.")
+    return outcome(comparisons, "; ".join(values), ratio_coverage(ratios))
+
+
+def main_pairs(evidence: Evidence, metric: str, coverage: float = LEVEL) -> dict[tuple[str, str], Comparison]:
+    """(architecture, scale) → tapered against uniform, positive when tapered is better; `coverage` of the intervals."""
+    view = evidence.views.get("main")
+    found: dict[tuple[str, str], Comparison] = {}
+    for (architecture, scale), labels in (view.groups() if view else {}).items():
+        if "uniform" not in labels or "tapered" not in labels:
+            continue
+        uniform, tapered = (evidence.results.seeds(labels[name], metric) for name in ("uniform", "tapered"))
+        unit = natural_unit(metric)
+        better, worse = (tapered, uniform) if unit == "points" else (uniform, tapered)
+        effect = difference(metric, better, worse, coverage)
+        if effect is not None:
+            found[architecture, scale] = Comparison(f"{architecture} {scale}", effect, unit)
+    return found
+
+
+def pairs(evidence: Evidence, metric: str, title: str, exception: tuple[str, str] | None = None) -> Outcome:
+    """Claims 5 to 7 (Table 2): tapered is better than uniform in every pair, but for the paper's one exception."""
+    found = main_pairs(evidence, metric)
+    if not found:
+        return not_run(f"No pair of experiment 'main' has {title} for both its uniform and its tapered run.")
+    comparisons = list(found.values())
+    allowed = int(exception is not None and (len(found) >= PAIRS or exception in found))
+    better = sum(comparison.effect.mean > 0 for comparison in comparisons)
+    effect = fmean(comparison.effect.mean for comparison in comparisons)
+    value = f"{better} of {len(found)} pairs improve, mean gain {effect:+.3f} {comparisons[0].unit}"
+    return outcome(
+        comparisons, value, f"{len(found)} of the paper's {PAIRS} pairs were run" * (len(found) < PAIRS), allowed
+    )
+
+
+def average_accuracy(evidence: Evidence) -> Outcome:
+    """Claim 5."""
+    return pairs(evidence, "avg", "the average of the eight accuracies")
+
+
+def lambada(evidence: Evidence) -> Outcome:
+    """Claim 6."""
+    return pairs(evidence, "lambada_ppl", "LAMBADA perplexity")
+
+
+def wikitext(evidence: Evidence) -> Outcome:
+    """Claim 7."""
+    return pairs(evidence, "wikitext_ppl", "WikiText perplexity", WIKITEXT_EXCEPTION)
+
+
+def needle_cells(evidence: Evidence, coverage: float = LEVEL) -> list[tuple[float, Comparison]]:
+    """(mean score of the pair in percent, tapered − uniform in points) of each needle metric and pair."""
+    groups = evidence.views["main"].groups() if "main" in evidence.views else {}
+    found: list[tuple[float, Comparison]] = []
+    for metric in sorted({name for name in evidence.results.metrics["metric"] if name.startswith(NEEDLES)}):
+        for key, comparison in main_pairs(evidence, metric, coverage).items():
+            both = [mean(metric, evidence.results.seeds(groups[key][name], metric)) for name in ("uniform", "tapered")]
+            named = Comparison(f"{comparison.name} {metric}", comparison.effect, comparison.unit)
+            found.append((round(fmean(score.mean for score in both), 6), named))
+    return found
+
+
+def needle(evidence: Evidence) -> Outcome:
+    """Claim 8 (Appendix A): no needle cell gets clearly worse, and gains are larger where scores are low.
+
+    A cell is a metric `niah_<task>_<length>` of one pair. It gets clearly worse where an interval that holds for all
+    cells at once (Bonferroni) lies below zero: of 96 cells at 95 % each, two or three would by chance alone. "Low" is
+    below the median of the different mean scores of the pairs (Oldham 1962): by the uniform score alone, its noise
+    would pass for gain.
+    """
+    found = needle_cells(evidence)
+    if not found:
+        return not_run("No pair has needle-in-a-haystack scores for both its uniform and its tapered run.")
+    together = needle_cells(evidence, 1 - (1 - LEVEL) / len(found))
+    against = [comparison for _, comparison in together if comparison.effect.sign < 0]
+    coverage = f"{len(against)} of {len(found)} cells get clearly worse, judged together"
+    middle = median({score for score, _ in found})
+    low = [comparison for score, comparison in found if score < middle]
+    high = [comparison for score, comparison in found if score >= middle]
+    if not low and not against:
+        reason = "No cell gets clearly worse, but all pairs score alike, so that none of them is low beside others."
+        return Outcome("inconclusive", f"{middle:.1f} % in all {len(found)} cells", "—", reason)
+    if not low:
+        return outcome(against, f"{middle:.1f} % in all {len(found)} cells", coverage)
+    gains = [fmean(comparison.effect.mean for comparison in half) for half in (low, high)]
+    stderr = math.hypot(*(math.hypot(*(c.effect.stderr for c in half)) / len(half) for half in (low, high)))
+    some = found[0][1].effect
+    contrast = normal_interval(gains[0] - gains[1], stderr, some.seeds, some.basis)
+    value = f"mean gain {gains[0]:+.1f} points in the {len(low)} low cells, {gains[1]:+.1f} in the {len(high)} others"
+    comparisons = [*against, Comparison("gain in low cells − gain in others", contrast, "points")]
+    return outcome(comparisons, value, coverage)
+
+
+def novelty(evidence: Evidence) -> Outcome:
+    """Claim 9 (Figure 4): in each GPT-2 size ρ_block and ρ_MLP grow with depth, ρ_MLP more tightly.
+
+    Other pretrained models are told of, and decide nothing: the claim isn't about them.
+    """
+    comparisons, values = [], []
+    external = [found for found in evidence.novelty if found.model.run is None]
+    for found in external:
+        block, mlp, tighter = correlations(found)
+        if block is None or mlp is None or tighter is None:
+            continue
+        if is_gpt2(found):
+            for title, effect in (("r_block", block), ("r_MLP", mlp), ("r_MLP − r_block", tighter)):
+                comparisons.append(Comparison(f"{found.model.name} {title}", effect, "(r)"))
+        values.append(f"{found.model.name}: r_MLP {mlp.mean:.2f}, r_block {block.mean:.2f} ({found.tokens:,} tokens)")
+    if not comparisons:
+        reason = "None of the paper's models (GPT-2) was measured; other models and runs of ours don't count here."
+        return Outcome("not run", "; ".join(values) or "—", "—", reason)
+    gpt2 = sum(map(is_gpt2, external))
+    coverage = (
+        f"Models measured: {gpt2} of the paper's {GPT2_SIZES} GPT-2 sizes, {len(external) - gpt2} of other families"
+    )
+    return outcome(comparisons, "; ".join(values), coverage)
+
+
+def is_gpt2(found: Novelty) -> bool:
+    return "gpt2" in found.model.name.lower().replace("-", "")
+
+
+def equal_budgets(evidence: Evidence) -> Outcome:
+    """Claim 10: every allocation of the paper has exactly the parameters and FLOPs of its uniform twin."""
+    facts = evidence.results.models.to_dict(orient="index")
+    pairs, different = 0, []
+    for view in (evidence.views[name] for name in PAPER_EXPERIMENTS if name in evidence.views):
+        for (architecture, scale), labels in view.groups().items():
+            known = [
+                (label, cell.run) for label, cells in labels.items() for cell in cells.values() if cell.run in facts
+            ]
+            uniform = [run for label, run in known if label == "uniform"]
+            if not uniform:
+                continue
+            for label, run in known:
+                pairs += label != "uniform"
+                for fact in ("parameters", "forward_flops", "training_flops"):
+                    ours, twin = facts[run][fact], facts[uniform[0]][fact]
+                    if ours != twin:
+                        different.append(
+                            f"{view.experiment} {architecture} {scale} {label}: {fact} {ours:,}, uniform {twin:,}"
+                        )
+    if not pairs:
+        return not_run("No run was evaluated beside its uniform twin.")
+    if different:
+        reason = f"{len(different)} facts differ: {'; '.join(different[:3])}."
+        return Outcome("not reproduced", f"{len(different)} differences in {pairs} pairs", "none: exact counts", reason)
+    reason = f"Parameters, forward FLOPs and training FLOPs are equal to the last unit in all {pairs} pairs."
+    return Outcome("reproduced", f"{pairs} of {pairs} pairs equal", "none: exact counts", reason)

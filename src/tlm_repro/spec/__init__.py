@@ -1,0 +1,1 @@
+"""What one stage is asked to do: exactly what ids hash."""

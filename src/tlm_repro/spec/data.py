@@ -1,0 +1,105 @@
+"""What tokenising is asked to do: corpora, tokenizers and the split."""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+)
+
+from tlm_repro.artifacts.fingerprint import fingerprint
+from tlm_repro.spec.base import Spec, slug
+
+
+class PackageCorpus(Spec):
+    """One document a text file, from an installed Python package: the default, since pip alone brings it."""
+
+    kind: Literal["package"] = "package"
+    package: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$", description="The installed package.")
+    version: str = Field(description="Its version; another one installed is an error.")
+    pattern: str = Field(default="**/*.txt", pattern=r"^[^/]", description="Which of its files are documents.")
+
+    @property
+    def title(self) -> str:
+        return self.package
+
+
+class FilesCorpus(Spec):
+    """Local files: one document a text file, or one a row of JSONL or Parquet. Their contents are no part of an id."""
+
+    kind: Literal["files"] = "files"
+    paths: tuple[str, ...] = Field(
+        min_length=1, description="Files or patterns such as `texts/*.txt`, relative to where the workflow runs."
+    )
+    format: Literal["text", "jsonl", "parquet"] = Field(description="A document a file, or a document a row.")
+    field: str = Field(default="text", description="The rows' field that holds the text.")
+    version: str | None = Field(default=None, description="Your name for the contents: change it when they change.")
+
+    @property
+    def title(self) -> str:
+        return "files"
+
+
+class HubCorpus(Spec):
+    """A Hugging Face data set, streamed."""
+
+    kind: Literal["hub"] = "hub"
+    name: str = Field(
+        pattern=r"[A-Za-z0-9]", description="`owner/name` on the hub, or a local folder that `datasets` can load."
+    )
+    config: str | None = Field(default=None, description="The data set's configuration.")
+    split: str = Field(description="The data set's split.")
+    field: str = Field(default="text", description="The rows' field that holds the text.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+
+    @property
+    def title(self) -> str:
+        return self.name.rstrip("/").split("/")[-1]
+
+
+Corpus = Annotated[PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
+
+
+class TrainedTokenizer(Spec):
+    """Byte-level BPE with Llama 3's pre-tokenisation pattern, trained on the corpus's training documents."""
+
+    kind: Literal["train"] = "train"
+    vocab_size: int = Field(ge=258, le=2**22, description="Entries, the special tokens included.")
+    training_bytes: int | None = Field(default=None, ge=1, description="Bytes of text it is trained on; null: all.")
+
+
+class PretrainedTokenizer(Spec):
+    """Any Hugging Face tokenizer, by hub name or folder. `vocab_size` is the model's, at least the tokenizer's."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    name: str = Field(description="Hub name or local folder.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+    vocab_size: int = Field(ge=2, le=2**22, description="The model's, at least the tokenizer's.")
+
+
+Tokenizer = Annotated[TrainedTokenizer | PretrainedTokenizer, Field(discriminator="kind")]
+
+
+class DataSpec(Spec):
+    """A tokenised corpus. A hash of its name holds a document out: the split depends on neither order nor number."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    validation_fraction: float = Field(gt=0, lt=1)  # of documents
+    train_tokens: int | None = Field(default=None, ge=1)  # stop tokenising there; None: everything
+    validation_tokens: int | None = Field(default=None, ge=1)
+    shard_tokens: int = Field(ge=1024)
+    split_seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """`<corpus>-<fingerprint>`, the folder under results/data."""
+        return f"{slug(self.corpus.title)}-{fingerprint(self.canonical())}"
+
+
+class HeldOut(Spec):
+    """The validation documents of the data set that the models were trained on."""
+
+    kind: Literal["held_out"] = "held_out"
+
+
+AnyText = Annotated[HeldOut | PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]

@@ -1,0 +1,1 @@
+"""Standard errors, intervals, paired differences. No pandas here."""

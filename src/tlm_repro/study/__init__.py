@@ -1,0 +1,1 @@
+"""The study: axes, grid of runs, views. No torch here."""

@@ -1,0 +1,278 @@
+"""Configuration → the set of runs, evaluations and novelty measurements that its experiments need, each once.
+
+Pure and instant: the workflow expands the grid at every call, so nothing here may import torch.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.architectures.accounting import parameters
+from tlm_repro.architectures.registry import architecture
+from tlm_repro.artifacts.fingerprint import fingerprint
+from tlm_repro.config.axes import experiment_axes
+from tlm_repro.config.experiments import AllocationConfig
+from tlm_repro.config.schema import Config, NeedleConfig, ZeroShotConfig, steps
+from tlm_repro.errors import ConfigError, EvaluationError
+from tlm_repro.evaluation.benchmarks.folder import items_fingerprint, read_sources
+from tlm_repro.novelty.late_layers import late_layers
+from tlm_repro.spec.base import slug
+from tlm_repro.spec.data import DataSpec, HeldOut
+from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleSpec, NoveltySpec, ValidationSpec, ZeroShotSpec
+from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
+
+NOMINAL_TOLERANCE = 0.015
+Suite = ValidationSpec | ZeroShotSpec | NeedleSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place in an experiment, and the run that fills it."""
+
+    label: str
+    architecture: str
+    scale: str
+    allocation: str
+    seed: int
+    run: str
+    width: int
+    layers: int
+    published_scale: str  # of the paper's values that stand beside ours
+
+
+@dataclass(frozen=True)
+class NoveltyTask:
+    """One novelty measurement: of a run of ours (`run`) or of an external model (`run` is None)."""
+
+    name: str
+    spec: NoveltySpec
+    run: str | None
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}-{fingerprint(self.spec.canonical())}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything that a configuration asks for."""
+
+    config: Config
+    data: DataSpec
+    runs: dict[str, RunSpec] = field(default_factory=dict)
+    experiments: dict[str, list[Cell]] = field(default_factory=dict)
+    suites: dict[str, dict[str, Suite]] = field(default_factory=dict)  # run → evaluation name → spec
+    novelty: dict[str, NoveltyTask] = field(default_factory=dict)  # file name → task
+    samples: dict[str, NeedleSamplesSpec] = field(default_factory=dict)  # of needles in a haystack, by name
+
+    def evaluations(self, experiment: str) -> list[tuple[str, str]]:
+        """(run, evaluation name) of every evaluation that the experiment's table reads."""
+        runs = dict.fromkeys(cell.run for cell in self.experiments[experiment])
+        wanted = {"validation", "zero_shot"} if experiment == "main" else {"validation"}
+        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite in wanted]
+
+    @property
+    def needles(self) -> dict[str, list[Cell]]:
+        """Heat map → the cells of Table 2 in it: one for each architecture and scale that looks for needles."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.experiments.get("main", []):
+            if self.needle_evaluations([cell]):
+                found.setdefault(f"niah-{cell.architecture}-{cell.scale}", []).append(cell)
+        return found
+
+    def needle_evaluations(self, cells: Iterable[Cell]) -> list[tuple[str, str]]:
+        """(run, evaluation name) of every needle-in-a-haystack evaluation of the cells' runs."""
+        runs = dict.fromkeys(cell.run for cell in cells)
+        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "niah"]
+
+    @property
+    def trends(self) -> dict[str, list[str]]:
+        """Trend over experiments → those it reads: tables and figures alike."""
+        compared: list[str] = [name for name in ("sweep", "main") if name in self.experiments]
+        pairs = {"curves": ["main"]} if "main" in compared else {}
+        return {**({"scaling": compared} if compared else {}), **pairs}
+
+    def validations(self, experiments: Iterable[str]) -> list[tuple[str, str]]:
+        """(run, evaluation name) of the held-out loss of every run of these experiments."""
+        runs = dict.fromkeys(cell.run for name in experiments for cell in self.experiments[name])
+        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "validation"]
+
+    @property
+    def tables(self) -> list[str]:
+        """Names; Table 2 holds the scores of benchmarks, and without those there is none."""
+        benchmarks = self.config.evaluation.zero_shot is not None
+        tabulated = [name for name in self.experiments if name != "main" or benchmarks]
+        needles = ["niah"] if self.needles else []
+        return [*tabulated, *needles, *self.trends, *self.novelty_views]
+
+    @property
+    def novelty_views(self) -> list[str]:
+        """Figure 4, and the pairs of our own runs where these have late layers: tables and figures alike."""
+        runs = any(task.run and late_layers(self.runs[task.run].model.layers) for task in self.novelty.values())
+        return [*(["novelty"] if self.novelty else []), *(["novelty-pairs"] if runs else [])]
+
+    @property
+    def figures(self) -> list[str]:
+        drawn = [name for name in self.experiments if name != "main"]
+        return [*drawn, *self.needles, *(["allocation"] if self.runs else []), *self.trends, *self.novelty_views]
+
+
+def evaluation_name(suite: Suite) -> str:
+    """`<suite>-<fingerprint>`: the evaluation's file under the run's folder."""
+    return f"{suite.suite}-{fingerprint(suite.canonical())}"
+
+
+def data_spec(config: Config) -> DataSpec:
+    return DataSpec(**{name: value for name, value in config.data if name != "jobs"})
+
+
+def training_spec(config: Config, scale: str, seed: int) -> TrainingSpec:
+    training, size = config.training, config.scales[scale]
+    total = steps(size)
+    return TrainingSpec(
+        steps=total,
+        batch_sequences=size.batch_tokens // training.sequence_length,
+        warmup_steps=round(training.warmup_ratio * total),
+        seed=seed,
+        **training.model_dump(exclude={"warmup_ratio"}),
+    )
+
+
+def model_spec(config: Config, arch: str, scale: str, allocation: AllocationConfig) -> ModelSpec:
+    size, width = config.scales[scale], config.scales[scale].mlp_width[arch]
+    options = architecture(arch).options.model_validate(config.architectures[arch])
+    return ModelSpec(
+        architecture=arch,
+        layers=size.layers,
+        model_width=size.model_width,
+        heads=size.heads,
+        intermediate_sizes=layer_widths(allocation.schedule, size.layers, width, **allocation.parameters()),
+        vocab_size=config.data.tokenizer.vocab_size,
+        sequence_length=config.training.sequence_length,
+        mixer={name: value for name, value in options.canonical().items() if value is not None},
+        **dict(config.model),
+    )
+
+
+def run_spec(config: Config, arch: str, scale: str, allocation: AllocationConfig, seed: int) -> RunSpec:
+    return RunSpec(
+        labels=RunLabels(architecture=arch, scale=scale, allocation=allocation.label, seed=seed),
+        model=model_spec(config, arch, scale, allocation),
+        data=data_spec(config),
+        training=training_spec(config, scale, seed),
+    )
+
+
+def expand(config: Config) -> Grid:
+    """All that the configuration asks for.
+
+    Raises:
+        ConfigError: a model's total is further than 1.5 % from the scale's nominal size.
+    """
+    grid = Grid(config=config, data=data_spec(config))
+    for axes in experiment_axes(config):
+        cells = grid.experiments.setdefault(axes.experiment, [])
+        for scale, arch in product(axes.scales, axes.architectures):
+            for label, allocation in axes.allocations.items():
+                cells.extend(_cells(grid, label, arch, scale, allocation, axes.seeds))
+    _check_sizes(grid)
+    _add_suites(grid)
+    _add_novelty(grid)
+    return grid
+
+
+def _cells(
+    grid: Grid, label: str, arch: str, scale: str, allocation: AllocationConfig, seeds: Iterable[int]
+) -> Iterator[Cell]:
+    size = grid.config.scales[scale]
+    for seed in seeds:
+        spec = run_spec(grid.config, arch, scale, allocation, seed)
+        grid.runs.setdefault(spec.id, spec)
+        yield Cell(
+            label=label,
+            architecture=arch,
+            scale=scale,
+            allocation=spec.labels.allocation,
+            seed=seed,
+            run=spec.id,
+            width=size.mlp_width[arch],
+            layers=size.layers,
+            published_scale=size.stands_for or scale,
+        )
+
+
+def _check_sizes(grid: Grid) -> None:
+    for spec in grid.runs.values():
+        labels, nominal = spec.labels, grid.config.scales[spec.labels.scale].nominal_parameters
+        if nominal is None:
+            continue
+        total = parameters(spec.model).total
+        if abs(total / nominal - 1) > NOMINAL_TOLERANCE:
+            raise ConfigError(
+                f"scales.{labels.scale}.mlp_width.{labels.architecture}: {total / 1e6:.1f} M parameters are "
+                f"{100 * (total / nominal - 1):+.1f} % from the nominal {nominal / 1e6:.0f} M, at most "
+                f"±{100 * NOMINAL_TOLERANCE} % is allowed: change the width or nominal_parameters"
+            )
+
+
+def _add_suites(grid: Grid) -> None:
+    """Validation for every run; benchmarks and needles in a haystack for the runs of Table 2."""
+    config, length = grid.config, grid.config.training.sequence_length
+    validation = ValidationSpec(tokens=config.evaluation.validation.tokens, sequence_length=length)
+    for run in grid.runs:
+        grid.suites[run] = {evaluation_name(validation): validation}
+    others: list[Suite] = []
+    if config.evaluation.zero_shot is not None:
+        others.append(zero_shot_spec(config.evaluation.zero_shot, length))
+    if config.evaluation.niah is not None:
+        needles = needle_spec(config.evaluation.niah, grid.data)
+        others.append(needles)
+        if needles.generator == "own":
+            grid.samples[needles.samples.name] = needles.samples
+    for cell in grid.experiments.get("main", []):
+        grid.suites[cell.run].update({evaluation_name(suite): suite for suite in others})
+
+
+def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShotSpec:
+    """Raises ConfigError where the folder of fetched items isn't there, isn't whole or lacks a task."""
+    items = None
+    if benchmarks.path is not None:
+        try:
+            items = items_fingerprint(read_sources(Path(benchmarks.path), benchmarks.tasks))
+        except EvaluationError as error:
+            raise ConfigError(f"evaluation.zero_shot.path: {error}") from None
+    return ZeroShotSpec(
+        source=benchmarks.source,
+        tasks=benchmarks.tasks,
+        max_length=benchmarks.max_length or sequence_length,
+        limit=benchmarks.limit,
+        items=items,
+        revisions=benchmarks.revisions,
+    )
+
+
+def needle_spec(needles: NeedleConfig, data: DataSpec) -> NeedleSpec:
+    samples = NeedleSamplesSpec(
+        tasks=needles.tasks, lengths=needles.lengths, samples=needles.samples, text=needles.text, data=data
+    )
+    return NeedleSpec(samples=samples, generator=needles.generator, rope_scaling=needles.rope_scaling)
+
+
+def _add_novelty(grid: Grid) -> None:
+    novelty = grid.config.novelty
+    if novelty is None:
+        return
+    data = grid.data if isinstance(novelty.text, HeldOut) else None
+    common: Mapping[str, Any] = {"text": novelty.text, "tokens": novelty.tokens, "data": data}
+    tasks = [
+        NoveltyTask(slug(model.name), NoveltySpec(external=model, window=novelty.window, **common), None)
+        for model in novelty.models
+    ]
+    if novelty.runs:
+        window = min(novelty.window, grid.config.training.sequence_length)
+        runs = dict.fromkeys(cell.run for cell in grid.experiments.get("main", []))
+        tasks += [NoveltyTask(run, NoveltySpec(window=window, **common), run) for run in runs]
+    grid.novelty.update({task.file: task for task in tasks})

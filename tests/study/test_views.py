@@ -1,0 +1,177 @@
+"""What each table and figure shows: the right cells and files, written once, read back, refused when it's damaged."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tlm_repro.artifacts.files import write_json
+from tlm_repro.config.loading import load, parse
+from tlm_repro.errors import ArtifactError, ConfigError
+from tlm_repro.reporting import commands
+from tlm_repro.reporting.views import Views
+from tlm_repro.study.grid import Grid, expand
+from tlm_repro.study.views import file_name, only_by_training, views, without
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ("config.yaml", "config/paper.yaml", "config/allocations.yaml")
+
+
+def demo(**changes: Any) -> Grid:
+    return expand(parse(yaml.safe_load((ROOT / "config.yaml").read_text()) | changes, "test"))
+
+
+@pytest.fixture(scope="module")
+def grid() -> Grid:
+    return demo()
+
+
+def suites(view: dict[str, Any]) -> dict[str, int]:
+    """Suite → how many of its files are read."""
+    names = [Path(path).name.rsplit("-", 1)[0] for path in view["files"] if "/evaluations/" in path]
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+# Of the demo: 32 runs, 16 of them the sweep's, 8 in the four pairs of Table 2.
+EXPECTED = {
+    "motivation": {"validation": 4},
+    "sweep": {"validation": 16},
+    "main": {"validation": 8, "zero_shot": 8},
+    "allocations": {"validation": 7},
+    "scaling": {"validation": 24},
+    "curves": {"validation": 8},
+    "niah": {"niah": 8},
+    **{f"niah-{name}-760m-toy": {"niah": 2} for name in ("transformer", "gated_attention", "titans", "hope_attention")},
+    "allocation": {},
+    "novelty": {},
+    "claims": {"validation": 32, "zero_shot": 8, "niah": 8},
+    "report": {"validation": 32, "zero_shot": 8, "niah": 8},
+}
+
+
+def test_each_reads_just_its_own_files(grid: Grid):
+    found = views(grid)
+    assert {name: suites(view) for name, view in found.items()} == EXPECTED
+    measured = [f"results/novelty/{name}.json" for name in grid.novelty]
+    for name, view in found.items():
+        expected = measured if name in ("novelty", "claims", "report") else []
+        assert [path for path in view["files"] if "/novelty/" in path] == expected
+        assert len(set(view["files"])) == len(view["files"])
+
+
+def test_a_heat_map_has_the_cells_of_one_architecture(grid: Grid):
+    (view,) = views(grid)["niah-titans-760m-toy"]["experiments"]
+    assert [cell["label"] for cell in view["cells"]] == ["uniform", "tapered"]
+    assert {cell["architecture"] for cell in view["cells"]} == {"titans"}
+    assert view["sequence_length"] == grid.config.training.sequence_length
+
+
+def test_figure_3_leaves_other_papers_allocations_to_their_own_figure(grid: Grid):
+    widths = views(grid)["allocation"]["shapes"]["widths"]
+    assert {name.split("-")[0] for name in widths} == {"uniform", "cosine", "linear", "sigmoid", "thirds"}
+    alone = views(expand(load(ROOT / "config/allocations.yaml")))["allocation"]["shapes"]
+    assert alone == {"layers": 24, "width": 3712, "widths": {}}
+
+
+def names(grid: Grid) -> dict[str, str]:
+    return {name: file_name(name, content) for name, content in views(grid).items()}
+
+
+EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "what only says how it runs": ({"trainer": {"checkpoint_seconds": 5}}, {"report"}),
+    "without novelty": ({"novelty": None}, {"novelty", "claims", "report"}),
+    "a second seed": ({"seeds": [0, 1]}, set(EXPECTED) - {"allocation"}),
+    "another name": ({"name": "other"}, set(EXPECTED)),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_renames_exactly_the_views_that_it_changes(grid: Grid, edit: str):
+    changes, expected = EDITS[edit]
+    before, after = names(grid), names(demo(**changes))
+    assert {name for name in before if after.get(name) != before[name]} == expected
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_command_writes_what_the_workflow_expects_and_it_is_read_back(name: str, tmp_path: Path):
+    grid = expand(load(ROOT / name))
+    arguments = ["views", "--config", grid.config.model_dump_json(), "--folder", str(tmp_path)]
+    done = CliRunner().invoke(commands.app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == set(names(grid).values())
+    for view, content in views(grid).items():
+        read = Views.read(tmp_path / file_name(view, content))
+        assert [str(path) for path in read.files] == content["files"]
+        cells = [[cell.model_dump() for cell in experiment.cells] for experiment in read.experiments]
+        assert cells == [experiment["cells"] for experiment in content["experiments"]]
+        assert (read.config, read.toy) == (grid.config.name, grid.config.toy)
+        assert (read.settings is not None) == (view == "report")
+    assert parse(Views.read(next(tmp_path.glob("report-*"))).configuration(), "report") == grid.config
+
+
+DAMAGE = {
+    "cut off": (lambda text: text[:1000], "view.json is not valid JSON .*delete it and run its stage again"),
+    "of another kind": (lambda text: text.replace('"view"', '"novelty"', 1), "views file: kind: .*'novelty'"),
+    "without files": (lambda text: text.replace('"files"', '"paths"'), "views file: files: Field required"),
+    "without a run": (lambda text: text.replace('"run"', '"ran"', 1), r"experiments\.0\.cells\.0\.run: Field required"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_named_with_what_is_wrong(grid: Grid, damage: str, tmp_path: Path):
+    change, message = DAMAGE[damage]
+    path = tmp_path / "view.json"
+    path.write_text(change(json.dumps(views(grid)["motivation"])))
+    with pytest.raises(ArtifactError, match=message) as error:
+        commands.table(view=path, out=tmp_path / "motivation.csv")
+    assert str(path) in str(error.value)
+    with pytest.raises(ArtifactError, match="does not exist: run the stage that makes it"):
+        commands.table(view=tmp_path / "none.json", out=tmp_path / "motivation.csv")
+
+
+MISTAKEN: list[tuple[Any, str, str]] = [
+    (commands.table, "scaling", "one experiment is expected, the file has sweep, main"),
+    (commands.niah_table, "novelty", "one experiment is expected, the file has none"),
+    (commands.figure, "main", "experiment 'main' has no figure; motivation, sweep, allocations have one"),
+    (commands.allocation_figure, "sweep", "has no 'shapes': pass results/views/allocation-*.json"),
+]
+
+
+@pytest.mark.parametrize(("command", "view", "message"), MISTAKEN, ids=[view for _, view, _ in MISTAKEN])
+def test_the_view_of_something_else_is_refused(grid: Grid, command: Any, view: str, message: str, tmp_path: Path):
+    write_json(tmp_path / "view.json", views(grid)[view])
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        command(view=tmp_path / "view.json", out=tmp_path / "out.csv")
+
+
+def test_a_report_needs_its_own_view(grid: Grid, tmp_path: Path):
+    write_json(tmp_path / "view.json", views(grid)["claims"])
+    with pytest.raises(ConfigError, match=re.escape("has no 'settings': pass results/views/report-*.json")):
+        commands.report(view=tmp_path / "view.json", figures=[], out=tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("present", itertools.product((False, True), repeat=3), ids=str)
+def test_novelty_is_left_out_where_just_the_evaluations_of_its_run_are_there(grid: Grid, tmp_path: Path, present: Any):
+    evaluated, trained, measured = present
+    file, run = next((file, task.run) for file, task in grid.novelty.items() if task.run)
+    there = {f"evaluations/{run}/{name}.json": evaluated for name in grid.suites[run]}
+    there |= {f"models/{run}/manifest.json": trained, f"novelty/{file}.json": measured}
+    for name in (name for name, exists in there.items() if exists):
+        write_json(tmp_path / name, {})
+    left_out = only_by_training(grid, tmp_path)
+    assert left_out == ([file] if present == (True, False, False) else [])
+    shown = views(without(grid, left_out))["claims"]["files"]
+    assert (f"results/novelty/{file}.json" in shown) is not bool(left_out)
+
+
+def test_a_run_that_lacks_one_of_its_evaluations_is_still_to_be_trained(grid: Grid, tmp_path: Path):
+    run = next(task.run for task in grid.novelty.values() if task.run)
+    first, *others = grid.suites[run]
+    assert others
+    write_json(tmp_path / f"evaluations/{run}/{first}.json", {})
+    assert only_by_training(grid, tmp_path) == []
