@@ -155,5 +155,7 @@ def test_widths_for_another_number_of_layers_are_refused():
 
 
 def test_accounting_needs_no_torch():
-    program = "import sys, tlm_repro.architectures.accounting; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
+    program = (
+        "import sys, tlm_repro.architectures.accounting; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

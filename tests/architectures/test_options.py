@@ -83,6 +83,6 @@ def test_split_widths_are_exact_and_even(width: int, levels: int) -> None:
 
 
 def test_options_need_no_torch() -> None:
-    code = "import sys, tlm_repro.architectures.titans, tlm_repro.architectures.hope_attention; print('torch' in sys.modules)"
+    code = "import sys, tlm_repro.architectures.registry; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

@@ -10,10 +10,11 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import allocations, formats, sheets, style
 from tlm_repro.reporting.claims import rules
 from tlm_repro.reporting.claims.verdicts import Outcome
-from tlm_repro.reporting.results import View, frames
+from tlm_repro.reporting.results import frames
 
 WIDTHS = {
     "uniform": ("uniform", (64, 64, 64, 64)),
@@ -43,7 +44,7 @@ def case(toy: bool = True, seeds: int = 2):
             "layers": 4,
         }
         models.append({**facts, "model_width": 8, "intermediate_sizes": widths})
-    return frames(rows, models), View(experiment="allocations", toy=toy, config="test", cells=cells)
+    return frames(rows, models), ExperimentView(experiment="allocations", toy=toy, config="test", cells=cells)
 
 
 def frame(**options) -> pd.DataFrame:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import curves, formats, sheets
-from tlm_repro.reporting.results import Results, View, frames
+from tlm_repro.reporting.results import Results, frames
 
 STEPS = 8
 
@@ -19,7 +20,9 @@ def curve(losses: list[float], step: int = 1) -> dict[str, Any]:
     return {"step": steps, "tokens": [100 * each for each in steps], "loss": losses, "validation": held_out}
 
 
-def case(found: dict[tuple[str, int], dict[str, Any] | None], toy: bool = True) -> tuple[Results, dict[str, View]]:
+def case(
+    found: dict[tuple[str, int], dict[str, Any] | None], toy: bool = True
+) -> tuple[Results, dict[str, ExperimentView]]:
     """(label, seed) → curve; training takes 7 FLOPs a token."""
     cells, models, held = [], [], {}
     for (label, seed), content in found.items():
@@ -29,7 +32,7 @@ def case(found: dict[tuple[str, int], dict[str, Any] | None], toy: bool = True) 
         models.append({"run": run, "parameters": 9, "forward_flops": 1, "training_flops": 5600, "tokens": 800})
         if content:
             held[run] = content
-    view = View(experiment="main", toy=toy, config="test", cells=cells)
+    view = ExperimentView(experiment="main", toy=toy, config="test", cells=cells)
     results = frames([], models)
     return Results(results.metrics, results.models, curves=held), {"main": view}
 

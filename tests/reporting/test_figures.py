@@ -15,8 +15,10 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import allocations, curves, figures, heatmaps, novelty_pairs, scaling, style, tables
-from tlm_repro.reporting.results import Novelty, Results, View, frames
+from tlm_repro.reporting.results import Results, frames
 
 THIRDS = {
     "uniform": ("uniform", 4.21),
@@ -40,7 +42,7 @@ def table(experiment: str, losses: dict[str, tuple[str, float]], *, toy: bool = 
         cells.append({**labels, "label": label, "run": f"{allocation}-{seed}", "width": 256, "layers": 6})
         measured = {"metric": "val_loss", "value": loss + seed / 100, "stderr": 0.02, "items": 9}
         rows.append({**labels, **measured, "run": f"{allocation}-{seed}", "suite": "validation"})
-    view = View.model_validate({"experiment": experiment, "toy": toy, "config": "demo", "cells": cells})
+    view = ExperimentView.model_validate({"experiment": experiment, "toy": toy, "config": "demo", "cells": cells})
     return getattr(tables, experiment)(frames(rows, []), view)
 
 
@@ -113,7 +115,7 @@ def side_by_side() -> pd.DataFrame:
     )
 
 
-def trained() -> tuple[Results, dict[str, View]]:
+def trained() -> tuple[Results, dict[str, ExperimentView]]:
     """Five pairs of two runs with training curves of a paper-sized run."""
     cells, models, found = [], [], {}
     for scale, label in itertools.product(("1.3b", "760m", "440m", "340m", "170m"), ("uniform", "tapered")):
@@ -124,11 +126,11 @@ def trained() -> tuple[Results, dict[str, View]]:
         tokens = [1_000_000_000 * (place + 1) for place in range(100)]
         losses = [2 + 8 / (place + 1) for place in range(100)]
         found[run] = {"step": tokens, "tokens": tokens, "loss": losses, "validation": {"tokens": [], "loss": []}}
-    view = View.model_validate({"experiment": "main", "toy": True, "config": "demo", "cells": cells})
+    view = ExperimentView.model_validate({"experiment": "main", "toy": True, "config": "demo", "cells": cells})
     return replace(frames([], models), curves=found), {"main": view}
 
 
-def swept() -> tuple[Results, dict[str, View]]:
+def swept() -> tuple[Results, dict[str, ExperimentView]]:
     """Two schedules at five ratios, and pairs of the paper's two sizes."""
     rows, models, cells = [], [], {"sweep": [], "main": []}
     sweeps = [
@@ -143,7 +145,7 @@ def swept() -> tuple[Results, dict[str, View]]:
         rows.append({**labels, **measured, "suite": "validation"})
         models.append({"run": f"{name} {place}", "parameters": 763_000_000 if scale == "760m" else 1_297_000_000})
     views = {
-        name: View.model_validate({"experiment": name, "toy": True, "config": "demo", "cells": found})
+        name: ExperimentView.model_validate({"experiment": name, "toy": True, "config": "demo", "cells": found})
         for name, found in cells.items()
     }
     return frames(rows, models), views

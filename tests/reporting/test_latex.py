@@ -12,10 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import allocations, cost, curves, formats, needle, novelty_pairs, results, scaling, tables
 from tlm_repro.reporting.cells import Sheet
-from tlm_repro.reporting.results import ACCURACIES, Novelty, View
 from tlm_repro.reporting.sheets import SHEETS
+from tlm_repro.spec.metrics import ACCURACIES
 
 ASKED = "TLM_TEX_TESTS" in os.environ
 DOCUMENT = r"""\documentclass{article}
@@ -36,7 +38,7 @@ LABELS = {
 WIDTHS = {"crown": (32, 96, 96, 32), "middle-70": (0, 128, 128, 0)}
 
 
-def measured() -> tuple[results.Results, dict[str, View]]:
+def measured() -> tuple[results.Results, dict[str, ExperimentView]]:
     """Two seeds of every cell, with losses, zero-shot scores and a training curve."""
     rows, models, held, views = [], {}, {}, {}
     for experiment, labels in LABELS.items():
@@ -58,7 +60,7 @@ def measured() -> tuple[results.Results, dict[str, View]]:
             losses = [loss + 1 / step for step in steps]
             held[run] = {"step": list(steps), "tokens": [100 * step for step in steps], "loss": losses}
             held[run]["validation"] = {"tokens": [800], "loss": [loss]}
-        views[experiment] = View.model_validate(
+        views[experiment] = ExperimentView.model_validate(
             {"experiment": experiment, "toy": True, "config": "100 % & more_", "cells": cells}
         )
     return replace(results.frames(rows, list(models.values())), curves=held), views
@@ -99,7 +101,7 @@ def frames(needle_files: Any) -> dict[str, pd.DataFrame]:
         "allocations": allocations.table(found, views["allocations"]),
         "scaling": scaling.table(found, views),
         "curves": curves.table(found, views),
-        "niah": needle.table(results.load(needles), View.model_validate(view), needle.load(needles)),
+        "niah": needle.table(results.load(needles), ExperimentView.model_validate(view), needle.load(needles)),
         "novelty": tables.novelty(models, toy=True),
         "novelty-pairs": novelty_pairs.table(models, toy=True),
         "cost": cost.table(cost.load(needles), toy=True),

@@ -8,8 +8,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import cells, commands, formats, needle, results, sheets
-from tlm_repro.reporting.results import NOT_PUBLISHED, View
+from tlm_repro.reporting.results import NOT_PUBLISHED
 
 SCORES = {
     "niah_multiquery_8192": (0.1, 0.1),
@@ -21,7 +22,7 @@ SCORES = {
 
 def frame(written, **changes):
     paths, view = written
-    return needle.table(results.load(paths), View.model_validate(view | changes), needle.load(paths))
+    return needle.table(results.load(paths), ExperimentView.model_validate(view | changes), needle.load(paths))
 
 
 def wilson(successes, samples):
@@ -100,7 +101,7 @@ def test_three_files_are_written(needle_files, tmp_path):
 
 def test_a_run_without_its_evaluation_is_named(needle_files):
     paths, view = needle_files(SCORES)
-    shown = View.model_validate(view)
+    shown = ExperimentView.model_validate(view)
     with pytest.raises(
         ArtifactError, match=r"run transformer_1\.3b_cosine-1\.5-0\.5_s0-0123abcd has no niah evaluation"
     ):
@@ -119,7 +120,7 @@ def test_a_file_whose_needles_are_malformed_is_named(needle_files):
 
 def test_needles_are_added_up_over_seeds(needle_files):
     paths, view = needle_files(SCORES, seeds=(0, 1, 2))
-    table = needle.by_depth(needle.load(paths), View.model_validate(view))
+    table = needle.by_depth(needle.load(paths), ExperimentView.model_validate(view))
     assert table["label"].iloc[0] == "uniform"
     row = table.set_index(["label", "task", "length", "depth"]).loc[("tapered", "single_1", 8192, 0.5)]
     assert (row["seeds"], row["found"], row["needed"]) == (3, 27, 30)

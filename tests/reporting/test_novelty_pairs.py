@@ -11,8 +11,8 @@ from scipy import stats
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.errors import ConfigError
 from tlm_repro.novelty.late_layers import late_layers
-from tlm_repro.reporting import commands, depth, figures, formats, novelty_pairs, sheets, statistics, tables
-from tlm_repro.reporting.results import Novelty
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.reporting import commands, depth, figures, formats, novelty_pairs, sheets, tables
 
 
 def measured(
@@ -79,7 +79,7 @@ def test_intervals_in_the_file_come_first_and_older_files_have_those_of_independ
     assert (block.sign, mlp.sign, difference.sign) == (1, 1, 0)
     assert block.stderr == pytest.approx(0.15 / stats.norm.ppf(0.975))
     older = depth.correlations(found(UNIFORM))
-    assert older[1] == statistics.profile_correlation(found(UNIFORM).mlp, 0.6)
+    assert older[1] == depth.profile_correlation(found(UNIFORM).mlp, 0.6)
     missing = depth.correlations(found(UNIFORM, intervals={**INTERVALS, "mlp": None}))
     assert missing[1] == older[1]
 

@@ -9,8 +9,10 @@ from scipy import stats
 
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.errors import ConfigError
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import commands, formats, scaling, sheets
-from tlm_repro.reporting.results import Measurement, View, frames
+from tlm_repro.reporting.results import frames
+from tlm_repro.statistics.measurement import Measurement
 
 RATIOS = (1.0, 1.25, 1.375, 1.5, 1.625, 1.75)
 
@@ -97,7 +99,7 @@ def case(toy: bool = True):
     for scale, losses, parameters in (("small", (3.0, 2.9), 1000), ("large", (2.5, 2.45), 9000)):
         for label, allocation, loss in zip(("uniform", "tapered"), ("uniform", "cosine-1.5-0.5"), losses, strict=True):
             add("main", scale, label, allocation, (loss, loss + 0.3), parameters)
-    views = [View(experiment=name, toy=toy, config="test", cells=found) for name, found in cells.items()]
+    views = [ExperimentView(experiment=name, toy=toy, config="test", cells=found) for name, found in cells.items()]
     return frames(rows, models), {view.experiment: view for view in views}
 
 
@@ -148,7 +150,9 @@ def test_the_figure_draws_gains_and_the_fit_through_the_losses() -> None:
 
 def test_models_of_one_size_stand_side_by_side() -> None:
     results, views = case()
-    small = View(**{**views["main"].model_dump(), "cells": [c for c in views["main"].cells if c.scale == "small"]})
+    small = ExperimentView(
+        **{**views["main"].model_dump(), "cells": [c for c in views["main"].cells if c.scale == "small"]}
+    )
     (panel,) = scaling.figure(results, {"main": small}).axes
     assert [label.get_text() for label in panel.get_xticklabels()] == ["1 k"]
     assert panel.get_xscale() == "linear"

@@ -8,8 +8,11 @@ import pandas as pd
 import pytest
 
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import cells, formats, published, results, sheets, tables
-from tlm_repro.reporting.results import ACCURACIES, NOT_PUBLISHED, Novelty, View
+from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.spec.metrics import ACCURACIES
 
 
 def case(experiment, suite, values, scale, toy=False):
@@ -25,7 +28,7 @@ def case(experiment, suite, values, scale, toy=False):
                 {**labels, "suite": suite, "metric": metric, "value": found[seed], "stderr": 0.01, "items": 9}
                 for metric, found in metrics.items()
             ]
-    return results.frames(rows, []), View(experiment=experiment, toy=toy, config="test", cells=cells)
+    return results.frames(rows, []), ExperimentView(experiment=experiment, toy=toy, config="test", cells=cells)
 
 
 SWEEP = {

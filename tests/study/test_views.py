@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.config.loading import load, parse
 from tlm_repro.errors import ArtifactError, ConfigError
+from tlm_repro.records.view import View
 from tlm_repro.reporting import commands
-from tlm_repro.reporting.views import Views
 from tlm_repro.study.grid import Grid, expand
 from tlm_repro.study.views import file_name, only_by_training, views, without
 
@@ -105,13 +105,13 @@ def test_the_command_writes_what_the_workflow_expects_and_it_is_read_back(name: 
     assert done.exit_code == 0, done.output
     assert {path.name for path in tmp_path.iterdir()} == set(names(grid).values())
     for view, content in views(grid).items():
-        read = Views.read(tmp_path / file_name(view, content))
+        read = View.read(tmp_path / file_name(view, content))
         assert [str(path) for path in read.files] == content["files"]
         cells = [[cell.model_dump() for cell in experiment.cells] for experiment in read.experiments]
         assert cells == [experiment["cells"] for experiment in content["experiments"]]
         assert (read.config, read.toy) == (grid.config.name, grid.config.toy)
         assert (read.settings is not None) == (view == "report")
-    assert parse(Views.read(next(tmp_path.glob("report-*"))).configuration(), "report") == grid.config
+    assert parse(View.read(next(tmp_path.glob("report-*"))).configuration(), "report") == grid.config
 
 
 DAMAGE = {

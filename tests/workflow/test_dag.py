@@ -307,7 +307,7 @@ def test_no_command_of_the_report_grows_with_the_seeds(checkout: Path):
 
 
 def test_what_an_edit_leaves_as_it_was_is_not_shown_anew(checkout: Path):
-    """Views are named after their content: an edit that changes none of them renders nothing."""
+    """View are named after their content: an edit that changes none of them renders nothing."""
     finish(checkout)
     grid = expand(load(checkout / "config.yaml"))
     shown = {name: f"results/views/{file_name(name, content)}" for name, content in views(grid).items()}

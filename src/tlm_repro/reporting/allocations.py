@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tlm_repro.allocation.curves import SCHEDULES, Schedule
+from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.figures import LEVEL_COLOUR, groups
-from tlm_repro.reporting.results import Cells, Results, View
+from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.style import NEUTRAL, PALETTE, blank, theme
 from tlm_repro.reporting.tables import validation
 
@@ -29,7 +30,7 @@ SKETCH = "MLP width by layer\n(line: D; ×: no MLP)"
 DIFFERENCE = "validation loss − uniform's (nats/token), with 95 % interval"
 
 
-def table(results: Results, view: View) -> pd.DataFrame:
+def table(results: Results, view: ExperimentView) -> pd.DataFrame:
     """One row an allocation, in the order of the configuration; `difference` is the loss less uniform's.
 
     `width` is D and `widths` has every layer's. `parameters_less_uniform` isn't 0 where a layer has no MLP: the norm

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.reporting.results import NOT_PUBLISHED
-from tlm_repro.reporting.statistics import one_run
+from tlm_repro.statistics.estimates import one_run
 
 Tone = Literal["", "better", "better-unclear", "worse", "worse-unclear"]
 

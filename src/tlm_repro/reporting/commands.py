@@ -15,9 +15,10 @@ from tlm_repro.errors import ArtifactError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tlm_repro.records.novelty import Novelty
+    from tlm_repro.records.view import ExperimentView, View
     from tlm_repro.reporting.needle import Needles
-    from tlm_repro.reporting.results import Novelty, Results, View
-    from tlm_repro.reporting.views import Views
+    from tlm_repro.reporting.results import Results
 
 app = typer.Typer()
 
@@ -242,10 +243,10 @@ def report(
     write_text(out, text)
 
 
-def _shown(path: Path) -> "Views":
-    from tlm_repro.reporting.views import Views
+def _shown(path: Path) -> "View":
+    from tlm_repro.records.view import View
 
-    return Views.read(path)
+    return View.read(path)
 
 
 def _trend(name: str) -> Any:
@@ -294,7 +295,7 @@ def _caption(figure: str) -> str:
     return FIGURE_CAPTIONS.get(figure, figure)
 
 
-def _frame(view: "View", results: "Results") -> "pd.DataFrame":
+def _frame(view: "ExperimentView", results: "Results") -> "pd.DataFrame":
     from tlm_repro.reporting import allocations, tables
 
     make = {"motivation": tables.motivation, "sweep": tables.sweep, "main": tables.main}

@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 
 from tlm_repro.devices import known_device
+from tlm_repro.records.base import Record
+from tlm_repro.records.evaluation import Facts, RunIdentity
 from tlm_repro.reporting import cells
-from tlm_repro.reporting.results import Facts, Part, RunIdentity
 
 NOT_RECORDED = "not recorded"
 NOT_ESTIMATED = "not estimated"
@@ -22,7 +23,7 @@ JOULES = 3.6e6  # of a kilowatt-hour
 UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
-class Training(Part):
+class Training(Record):
     """Of all attempts; `device` is that of the last. `device_seconds` counts each attempt's time times its devices."""
 
     device: str
@@ -38,11 +39,11 @@ class Training(Part):
         return device.watts * self.device_seconds / JOULES
 
 
-class Details(Part):
+class Details(Record):
     training: Training | None = None  # in a validation's file; older ones have none
 
 
-class Timed(Part):
+class Timed(Record):
     """An evaluation file, as far as its cost goes."""
 
     run: RunIdentity | None = None

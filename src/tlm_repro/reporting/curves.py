@@ -17,9 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from tlm_repro.reporting.results import Cells, Measurement, Part, Results, View
-from tlm_repro.reporting.statistics import Estimate, estimate
+from tlm_repro.records.base import Record
+from tlm_repro.records.view import Cells, ExperimentView
+from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.style import LINES, NEUTRAL, PALETTE, architecture_title, blank, theme
+from tlm_repro.statistics.estimates import Estimate, estimate
+from tlm_repro.statistics.measurement import Measurement
 
 COLUMNS = (
     *("architecture", "scale", "label", "allocation", "seeds", "basis", "share", "tokens", "training_flops"),
@@ -32,7 +35,7 @@ START = 0.1  # share of the training whose steep fall isn't shown
 NO_CURVES = "These evaluation files hold no training curve:\nthey were made before it was kept."
 
 
-class Points(Part):
+class Points(Record):
     tokens: tuple[int, ...]
     loss: tuple[float, ...]
 
@@ -69,7 +72,7 @@ class Pair:
         return self.losses("other") - self.losses("uniform")
 
 
-def pairs(results: Results, view: View | None) -> list[Pair]:
+def pairs(results: Results, view: ExperimentView | None) -> list[Pair]:
     """The pairs of an experiment that have curves with the same steps, by architecture and scale."""
     found, facts = [], results.models.to_dict(orient="index")
     for (architecture, scale), labels in (view.groups() if view else {}).items():
@@ -96,7 +99,7 @@ def alike(results: Results, uniform: Cells, other: Cells) -> dict[int, tuple[Cur
     return found
 
 
-def table(results: Results, views: Mapping[str, View]) -> pd.DataFrame:
+def table(results: Results, views: Mapping[str, ExperimentView]) -> pd.DataFrame:
     """Four rows a pair, a quarter of the training each: mean training losses, their paired difference, who leads.
 
     The interval is over seeds (Student); with one seed it is that of the points of the quarter, taken as independent.
@@ -129,7 +132,7 @@ def over_seeds(differences: np.ndarray) -> Estimate:
     return estimate([Measurement(float(m), float(error)) for m, error in zip(means, errors, strict=True)])
 
 
-def figure(results: Results, views: Mapping[str, View]) -> Figure:
+def figure(results: Results, views: Mapping[str, ExperimentView]) -> Figure:
     """For each architecture and scale the training losses, and below them tapered less uniform with its spread."""
     view = views.get("main")
     found = pairs(results, view)

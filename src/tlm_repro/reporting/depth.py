@@ -8,8 +8,8 @@ import numpy as np
 from scipy import stats
 
 from tlm_repro.novelty.late_layers import late_layers
-from tlm_repro.reporting.results import Cosine, Novelty
-from tlm_repro.reporting.statistics import Estimate, normal_interval, profile_correlation
+from tlm_repro.records.novelty import Cosine, Novelty
+from tlm_repro.statistics.estimates import Estimate, normal_interval
 from tlm_repro.statistics.intervals import LEVEL
 
 Profile = Literal["block", "mlp", "norm_ratio"]
@@ -53,3 +53,27 @@ def late(found: Novelty, profile: Profile) -> tuple[float, float] | None:
         return None
     errors = [math.nan if value.stderr is None else value.stderr for value in chosen]
     return float(np.mean([value.mean for value in chosen])), float(np.mean(errors))
+
+
+def depth_correlation(depth: Sequence[float], profile: Sequence[float], errors: Sequence[float]) -> tuple[float, float]:
+    """Pearson r of a profile over layers with their depth, and the standard error that the profile's errors give it.
+
+    The layers are all that the model has, not a sample, so only the noise of the cosines counts:
+    ∂r/∂m = x/(‖x‖‖m‖) − r·m/‖m‖², with x and m centred.
+    """
+    position = np.asarray(depth) - np.mean(depth)
+    centred = np.asarray(profile) - np.mean(profile)
+    norms = float(np.linalg.norm(position)), float(np.linalg.norm(centred))
+    r = float(position @ centred) / (norms[0] * norms[1])
+    gradient = position / (norms[0] * norms[1]) - r * centred / norms[1] ** 2
+    return r, float(np.sqrt(np.sum((gradient * np.asarray(errors)) ** 2)))
+
+
+def profile_correlation(profile: Sequence[Cosine | None], r: float | None) -> Estimate | None:
+    """Pearson r with depth of the interior layers that have the module; None when the file gives no r."""
+    layers = [(index, layer) for index, layer in enumerate(profile) if layer and 0 < index < len(profile) - 1]
+    if r is None or len(layers) < 3:
+        return None
+    depth, means = [float(index) for index, _ in layers], [layer.mean for _, layer in layers]
+    errors = [math.nan if layer.stderr is None else layer.stderr for _, layer in layers]
+    return normal_interval(r, depth_correlation(depth, means, errors)[1], 1, "tokens")

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.records.novelty import Novelty
 from tlm_repro.reporting.published import LOSS_RESOLUTION, published_loss, reference
-from tlm_repro.reporting.results import Novelty, shape
+from tlm_repro.reporting.results import shape
 from tlm_repro.reporting.style import (
     LINES,
     MARKERS,

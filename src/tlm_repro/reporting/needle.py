@@ -13,9 +13,13 @@ import pandas as pd
 from pydantic import Field
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting.results import NEEDLES, Cells, Part, Results, RunIdentity, View
-from tlm_repro.reporting.statistics import Estimate
+from tlm_repro.records.base import Record
+from tlm_repro.records.evaluation import RunIdentity
+from tlm_repro.records.view import Cells, ExperimentView
+from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.tables import against_uniform, found_level
+from tlm_repro.spec.metrics import NEEDLES
+from tlm_repro.statistics.estimates import Estimate
 
 TASKS = {"single_1": "S-NIAH-1", "single_2": "S-NIAH-2", "single_3": "S-NIAH-3", "multiquery": "MQ-NIAH"}
 NAME = re.compile(rf"^{NEEDLES}(?P<task>.+)_(?P<length>\d+)$")
@@ -37,7 +41,7 @@ class Metric(NamedTuple):
         return f"{NEEDLES}{self.task}_{self.length}"
 
 
-class Depth(Part):
+class Depth(Record):
     """The needles of one depth (0: start of the text, 1: its end): how many were found, of how many."""
 
     depth: float = Field(ge=0, le=1)
@@ -45,17 +49,17 @@ class Depth(Part):
     needed: int = Field(ge=1)
 
 
-class Scaling(Part):
+class Scaling(Record):
     kind: str
 
 
-class Details(Part):
+class Details(Record):
     needles: dict[str, tuple[Depth, ...]]
     rope_scaling: Scaling | None = None
     generator: str = "own"
 
 
-class Needles(Part):
+class Needles(Record):
     """The part of a needle evaluation's file that results by depth are made from; `run` is None for external models."""
 
     suite: str
@@ -91,11 +95,11 @@ def measured(results: Results) -> list[Metric]:
     return metrics(results.metrics["metric"])
 
 
-def training_length(view: View) -> float:
+def training_length(view: ExperimentView) -> float:
     return math.nan if view.sequence_length is None else float(view.sequence_length)
 
 
-def table(results: Results, view: View, files: Sequence["Needles"] = ()) -> pd.DataFrame:
+def table(results: Results, view: ExperimentView, files: Sequence["Needles"] = ()) -> pd.DataFrame:
     """Table 3: per architecture and scale the uniform row, the tapered row, and tapered − uniform.
 
     Columns `<metric>` are in percent (`quantity` "level") or percentage points ("difference"), `<metric>_low` and
@@ -119,7 +123,9 @@ def table(results: Results, view: View, files: Sequence["Needles"] = ()) -> pd.D
     return frame.assign(training_length=training_length(view), **read)
 
 
-def row(quantity: str, cells: Cells, found: dict[Metric, Estimate], results: Results, view: View) -> dict[str, Any]:
+def row(
+    quantity: str, cells: Cells, found: dict[Metric, Estimate], results: Results, view: ExperimentView
+) -> dict[str, Any]:
     """A row of the table; the published columns are empty, since Table 3's values aren't published in usable form."""
     cell = next(iter(cells.values()))
     known = next((estimate for estimate in found.values() if estimate.seeds), None)
@@ -139,7 +145,7 @@ def load(paths: Iterable[Path]) -> list[Needles]:
     return [Needles.read(path) for path in sorted(paths)]
 
 
-def by_depth(found: Sequence[Needles], view: View) -> pd.DataFrame:
+def by_depth(found: Sequence[Needles], view: ExperimentView) -> pd.DataFrame:
     """One row a label, task, length and depth (0 to 1), seeds added up: how many needles were found. Uniform is first.
 
     Files of runs that `view` doesn't have are left out. Raises ArtifactError, naming the run, for a cell that lacks its

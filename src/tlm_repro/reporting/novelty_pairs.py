@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tlm_repro.novelty.late_layers import late_layers
+from tlm_repro.records.novelty import Novelty
 from tlm_repro.reporting import depth
 from tlm_repro.reporting.depth import Profile
 from tlm_repro.reporting.figures import LABELS, LEVEL_COLOUR, averages, known
-from tlm_repro.reporting.results import Measurement, Novelty
-from tlm_repro.reporting.statistics import Estimate, estimate
 from tlm_repro.reporting.style import LINES, MARKERS, NEUTRAL, PALETTE, architecture_title, blank, theme
+from tlm_repro.statistics.estimates import Estimate, estimate
+from tlm_repro.statistics.measurement import Measurement
 
 PROFILES: tuple[Profile, ...] = ("mlp", "block", "norm_ratio")
 COLUMNS = (

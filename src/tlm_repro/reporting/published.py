@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from tlm_repro.reporting.results import MAIN_METRICS, PERPLEXITIES, Cell, Results, View, frames
+from tlm_repro.records.view import Cell, ExperimentView
+from tlm_repro.reporting.results import Results, frames
+from tlm_repro.spec.metrics import MAIN_METRICS, PERPLEXITIES
 
 LOSS_RESOLUTION = 0.005  # nats: every published 440M perplexity is exp(loss rounded to 0.01 nat)
 
@@ -23,7 +25,7 @@ def published_loss(perplexity: float) -> float:
     return round(math.log(perplexity), 2)
 
 
-def published() -> tuple[Results, list[View]]:
+def published() -> tuple[Results, list[ExperimentView]]:
     """The paper's tables in the shape of ours: accuracies as fractions, each value with the resolution of its print."""
     rows: list[dict[str, Any]] = []
     cells: dict[str, list[Cell]] = {"motivation": [], "sweep": [], "main": []}
@@ -45,7 +47,10 @@ def published() -> tuple[Results, list[View]]:
         printed = {metric: row[metric] for metric in MAIN_METRICS if not math.isnan(row[metric])}
         values = {metric: printed_value(metric, value) for metric, value in printed.items()}
         add("main", row["allocation"], row["arch"], row["scale"], values)
-    views = [View(experiment=name, toy=False, config="published", cells=tuple(found)) for name, found in cells.items()]
+    views = [
+        ExperimentView(experiment=name, toy=False, config="published", cells=tuple(found))
+        for name, found in cells.items()
+    ]
     return frames(rows, []), views
 
 

@@ -1,6 +1,6 @@
 """What the report is made from: evaluation files, novelty files, experiment views and the paper's own numbers.
 
-Ours and the paper's take the same shape (`Results` and `View`), so one rule judges both.
+Ours and the paper's take the same shape (`Results` and `ExperimentView`), so one rule judges both.
 """
 
 import math
@@ -8,203 +8,25 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, cast
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError
-from tlm_repro.spec.run import RunLabels
+from tlm_repro.records.evaluation import Evaluation, Metric
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import Cells, ExperimentView
+from tlm_repro.spec.metrics import ACCURACIES
 from tlm_repro.statistics.blocks import Blocks
+from tlm_repro.statistics.measurement import Measurement
 
-ACCURACIES = ("lambada_acc", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "siqa", "boolq")
 NOT_PUBLISHED = "not published here"
-MAIN_METRICS = ("wikitext_ppl", "lambada_ppl", *ACCURACIES, "avg")
-PERPLEXITIES = ("val_ppl", "wikitext_ppl", "lambada_ppl")
-NEEDLES = "niah_"  # metrics `niah_<task>_<length>`: the share of the needles found, 0 to 1
+
+
 EXTERNAL_COLUMNS = ["name", "path", "version", "suite", "metric", "value", "stderr", "items"]
-BLOCKS_MISS = 1e-6  # nats; the losses of blocks are rounded
+
+
 FACTS = ("parameters", "forward_flops", "training_flops", "tokens", "layers", "model_width", "intermediate_sizes")
-
-
-class Part(BaseModel):
-    """Part of a file we read: unknown keys are left alone, missing or ill-typed ones refused."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Raises ArtifactError, naming the file and the key, when `path` doesn't hold what this class describes."""
-        try:
-            return cls.model_validate(read_json(path))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-            kind = cls.__name__.lower()
-            raise ArtifactError(
-                f"{path} is not a usable {kind} file: {where}: {first['msg']} (seen: {first['input']!r:.80}); "
-                "delete it and run its stage again"
-            ) from None
-
-
-class RunIdentity(RunLabels):
-    id: str
-
-
-class Facts(Part):
-    """Exact facts of a trained model; FLOPs of one forward pass of one sequence, and of the whole training."""
-
-    parameters: int
-    forward_flops: int
-    training_flops: int
-    tokens: int
-    layers: int
-    model_width: int
-    intermediate_sizes: tuple[int, ...]
-
-
-class Metric(Part):
-    value: float
-    stderr: float | None
-    items: int
-
-
-class ExternalIdentity(Part):
-    """A model that was trained elsewhere: a commit of the hub, or the hash of local files."""
-
-    name: str
-    source: str
-    path: str
-    revision: str | None = None
-    hash: str | None = None
-
-
-class Details(Part):
-    """What tables and figures take from an evaluation's details; older files have neither."""
-
-    curve: Any = None
-    blocks: Blocks | None = None
-
-
-class Evaluation(Part):
-    """`results/evaluations/<run>/<suite>-<fingerprint>.json`, of a run with its facts or of an external model."""
-
-    schema_: Literal[1] = Field(alias="schema")
-    kind: Literal["evaluation"]
-    suite: str
-    run: RunIdentity | None = None
-    model: Facts | None = None
-    external: ExternalIdentity | None = None
-    metrics: dict[str, Metric]
-    details: Details = Details()
-
-    @model_validator(mode="after")
-    def _of_one_model(self) -> Self:
-        if (self.run is None) != (self.model is None) or (self.run is None) == (self.external is None):
-            raise ValueError("run and model are expected, or external in their place")
-        return self
-
-    @model_validator(mode="after")
-    def _blocks_of_this_loss(self) -> Self:
-        blocks, loss = self.details.blocks, self.metrics.get("val_loss")
-        if blocks and not (loss and abs(blocks.mean - loss.value) < BLOCKS_MISS):
-            raise ValueError(f"details.blocks have the mean {blocks.mean}, metrics.val_loss is {loss and loss.value}")
-        return self
-
-
-class Cosine(Part):
-    mean: float
-    stderr: float | None
-
-
-class Correlation(Part):
-    r: float | None
-    layers: int
-
-
-class Correlations(Part):
-    block: Correlation
-    mlp: Correlation
-
-
-class Intervals(Part):
-    """95 % intervals of r, and of r_MLP − r_block; None where they couldn't be had."""
-
-    block: tuple[float, float] | None
-    mlp: tuple[float, float] | None
-    difference: tuple[float, float] | None
-
-
-class NovelModel(Part):
-    name: str
-    run: RunIdentity | None
-    layers: int
-    parameters: int
-
-
-class Novelty(Part):
-    """`results/novelty/<model>-<fingerprint>.json`: a mean cosine a layer (null where it has no MLP), r with depth."""
-
-    schema_: Literal[1] = Field(alias="schema")
-    kind: Literal["novelty"]
-    model: NovelModel
-    tokens: int
-    block: tuple[Cosine | None, ...]
-    mlp: tuple[Cosine | None, ...]
-    correlation: Correlations
-    norm_ratio: tuple[Cosine | None, ...] | None = None  # ‖MLP‖ / ‖h‖; older files have neither this
-    intervals: Intervals | None = None  # nor these
-
-
-class Cell(Part):
-    """One run's place in an experiment. `width` is the baseline D, None where it isn't known (the paper's own rows)."""
-
-    label: str
-    architecture: str
-    scale: str
-    allocation: str
-    seed: int
-    run: str
-    width: int | None
-    layers: int | None
-    published_scale: str | None = None  # whose published values stand beside it, where that isn't `scale`
-
-
-Cells = dict[int, Cell]  # seed → cell
-
-
-class View(Part):
-    """An experiment as the grid expands it: which run stands in which cell."""
-
-    experiment: Literal["sweep", "motivation", "main", "allocations"]
-    toy: bool
-    config: str
-    cells: tuple[Cell, ...]
-    sequence_length: int | None = None  # of training, in tokens; None where it isn't known
-
-    def groups(self, by: Literal["label", "allocation"] = "label") -> dict[tuple[str, str], dict[str, Cells]]:
-        """(architecture, scale) → label or allocation → seed → cell, in the order of the cells."""
-        found: dict[tuple[str, str], dict[str, Cells]] = {}
-        for cell in self.cells:
-            names = found.setdefault((cell.architecture, cell.scale), {})
-            names.setdefault(cell.label if by == "label" else cell.allocation, {})[cell.seed] = cell
-        return found
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One number of one run. `resolution` is half the last printed digit, for numbers that are only known rounded.
-
-    `items` is how many items or samples it is over, 0 where that isn't known; `blocks` is a validation loss by blocks
-    of its text, None where the file has none.
-    """
-
-    value: float
-    stderr: float = math.nan
-    resolution: float = math.nan
-    items: int = 0
-    blocks: Blocks | None = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +57,7 @@ class Results:
         found = {seed: self.find(cell.run, metric) for seed, cell in cells.items()}
         return {seed: measurement for seed, measurement in found.items() if measurement is not None}
 
-    def require(self, view: View, suite: str) -> None:
+    def require(self, view: ExperimentView, suite: str) -> None:
         """Raises ArtifactError, naming the run and the target that makes it, when a cell of `view` lacks `suite`."""
         rows = self.metrics["suite"] == suite
         if suite == "validation":

@@ -16,11 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 from scipy import stats
 
+from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.published import published
-from tlm_repro.reporting.results import Cells, Measurement, Results, View, shape
-from tlm_repro.reporting.statistics import Basis, Estimate, difference, mean
+from tlm_repro.reporting.results import Results, shape
 from tlm_repro.reporting.style import MARKERS, NEUTRAL, PALETTE, architecture_title, blank, theme
+from tlm_repro.statistics.estimates import Basis, Estimate, difference, mean
 from tlm_repro.statistics.intervals import LEVEL
+from tlm_repro.statistics.measurement import Measurement
 
 SCHEDULES = ("cosine", "linear", "sigmoid")
 COLUMNS = (
@@ -116,7 +118,7 @@ def quadratic(
 Sweep = dict[str, dict[float, Cells]]  # schedule → ratio, 1 for uniform → cells
 
 
-def sweeps(results: Results, view: View | None) -> dict[tuple[str, str], Sweep]:
+def sweeps(results: Results, view: ExperimentView | None) -> dict[tuple[str, str], Sweep]:
     """(architecture, scale) → its plain tapers with a + b = 2 whose losses are known, uniform at ratio 1 in each."""
     found: dict[tuple[str, str], Sweep] = {}
     for group, allocations in (view.groups(by="allocation") if view else {}).items():
@@ -138,7 +140,7 @@ def gain(results: Results, uniform: Cells, other: Cells) -> Estimate | None:
     return difference("val_loss", results.seeds(uniform, "val_loss"), results.seeds(other, "val_loss"))
 
 
-def table(results: Results, views: Mapping[str, View]) -> pd.DataFrame:
+def table(results: Results, views: Mapping[str, ExperimentView]) -> pd.DataFrame:
     """A row a schedule of the sweep (kind `ratio`: the fit), ours and the paper's, and one a pair (kind `scale`)."""
     toy = any(view.toy for view in views.values())
     rows = fit_rows(results, views.get("sweep"), "ours", toy)
@@ -148,13 +150,13 @@ def table(results: Results, views: Mapping[str, View]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def paper_sweep() -> tuple[Results, View]:
+def paper_sweep() -> tuple[Results, ExperimentView]:
     """The published Table 1 in the shape of ours."""
     results, views = published()
     return results, next(view for view in views if view.experiment == "sweep")
 
 
-def fit_rows(results: Results, view: View | None, source: str, toy: bool) -> list[dict[str, Any]]:
+def fit_rows(results: Results, view: ExperimentView | None, source: str, toy: bool) -> list[dict[str, Any]]:
     rows = []
     for (architecture, scale), schedules in sweeps(results, view).items():
         for schedule, tapers in schedules.items():
@@ -172,7 +174,7 @@ def fit_rows(results: Results, view: View | None, source: str, toy: bool) -> lis
     return rows
 
 
-def pair_rows(results: Results, view: View | None, toy: bool) -> list[dict[str, Any]]:
+def pair_rows(results: Results, view: ExperimentView | None, toy: bool) -> list[dict[str, Any]]:
     rows = []
     facts = results.models["parameters"].to_dict()
     for (architecture, scale), labels in (view.groups() if view else {}).items():
@@ -187,7 +189,7 @@ def pair_rows(results: Results, view: View | None, toy: bool) -> list[dict[str, 
     return rows
 
 
-def figure(results: Results, views: Mapping[str, View]) -> Figure:
+def figure(results: Results, views: Mapping[str, ExperimentView]) -> Figure:
     """Gain against the ratio, ours and the paper's, with fitted curves and their maxima; gain against parameters."""
     toy = any(view.toy for view in views.values())
     panels: list[tuple[str, Results, Sweep]] = [

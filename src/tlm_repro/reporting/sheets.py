@@ -19,7 +19,8 @@ from tlm_repro.reporting.cells import (
     sheet,
     tone,
 )
-from tlm_repro.reporting.results import MAIN_METRICS, NOT_PUBLISHED, PERPLEXITIES
+from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.spec.metrics import MAIN_METRICS, PERPLEXITIES
 
 MAIN_TITLES = {
     "wikitext_ppl": "WikiText ppl ↓",

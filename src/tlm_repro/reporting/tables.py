@@ -10,10 +10,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting import depth
 from tlm_repro.reporting.published import published_loss, reference
-from tlm_repro.reporting.results import MAIN_METRICS, Cells, Novelty, Results, View, shape
-from tlm_repro.reporting.statistics import Estimate, difference, level, mean, natural_unit
+from tlm_repro.reporting.results import Results, shape
+from tlm_repro.spec.metrics import MAIN_METRICS
+from tlm_repro.statistics.estimates import Estimate, difference, level, mean, natural_unit
 
 PUBLISHED_SCALE = "440m"  # of Figure 2 and Table 1
 
@@ -41,7 +44,7 @@ NOVELTY_COLUMNS = (
 )
 
 
-def sweep(results: Results, view: View) -> pd.DataFrame:
+def sweep(results: Results, view: ExperimentView) -> pd.DataFrame:
     """Table 1: validation loss (nats/token) and perplexity by allocation; `difference` is the loss less uniform's.
 
     `difference_basis` is what the difference's interval rests on.
@@ -54,14 +57,14 @@ def sweep(results: Results, view: View) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
 
 
-def motivation(results: Results, view: View) -> pd.DataFrame:
+def motivation(results: Results, view: ExperimentView) -> pd.DataFrame:
     """Figure 2's numbers, by label (uniform, wider-early, …); columns as in `sweep`."""
     return pd.DataFrame(validation(results, view, "label", "figure2_motivation"), columns=list(MOTIVATION_COLUMNS))
 
 
 def validation(
     results: Results,
-    view: View,
+    view: ExperimentView,
     by: Literal["label", "allocation"],
     source: Literal["table1_sweep", "figure2_motivation"],
 ) -> list[dict[str, Any]]:
@@ -115,7 +118,7 @@ def against_uniform(results: Results, names: Mapping[str, Cells], name: str, met
     return difference(metric, ours, uniform) or NOTHING
 
 
-def main(results: Results, view: View) -> pd.DataFrame:
+def main(results: Results, view: ExperimentView) -> pd.DataFrame:
     """Table 2: per architecture and scale the uniform row, the tapered row, and tapered − uniform.
 
     `quantity` is "level" (perplexities, accuracies in percent) or "difference" (perplexities in nats, that is the
@@ -142,7 +145,12 @@ def main(results: Results, view: View) -> pd.DataFrame:
 
 
 def main_row(
-    quantity: str, label: str, cells: Cells, found: Mapping[str, Estimate], published: Mapping[str, float], view: View
+    quantity: str,
+    label: str,
+    cells: Cells,
+    found: Mapping[str, Estimate],
+    published: Mapping[str, float],
+    view: ExperimentView,
 ) -> dict[str, Any]:
     cell = next(iter(cells.values()))
     known = next((estimate for estimate in found.values() if estimate.seeds), NOTHING)

@@ -122,7 +122,8 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 def _file(stage: Stage, path: Path) -> Product | None:
     """An evaluation or a novelty measurement, complete by being there; None for a file of another name."""
-    from tlm_repro.reporting.results import Evaluation, Novelty
+    from tlm_repro.records.evaluation import Evaluation
+    from tlm_repro.records.novelty import Novelty
 
     named = FILE.match(path.name)
     if named is None or not path.is_file():

@@ -5,9 +5,10 @@ import math
 
 import pytest
 
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import results
 from tlm_repro.reporting.claims import registry as claims
-from tlm_repro.reporting.results import Novelty, View
 
 NOISE = (0.0, 0.001, -0.001)  # one offset a seed, shared by all cells: paired differences are exact
 LOUD = ((0.1, -0.1, 0.0), (-0.1, 0.0, 0.1))  # not shared: differences drown
@@ -31,7 +32,7 @@ def case(experiment, values, *, seeds=3, loud=False, stderr=None, toy=False, fac
             ]
             parameters = (facts or {}).get(label, 1000)
             models.append({"run": run, "parameters": parameters, "forward_flops": 5, "training_flops": 7})
-    view = View(experiment=experiment, toy=toy, config="test", cells=cells)
+    view = ExperimentView(experiment=experiment, toy=toy, config="test", cells=cells)
     return results.frames(rows, models), view
 
 

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from tlm_repro.reporting.claims.verdicts import Comparison, outcome, settle
-from tlm_repro.reporting.results import Measurement
-from tlm_repro.reporting.statistics import Estimate, difference, estimate, holm, p_value
 from tlm_repro.statistics.blocks import Blocks
+from tlm_repro.statistics.estimates import Estimate, difference, estimate, holm, p_value
+from tlm_repro.statistics.measurement import Measurement
 
 SEEDS, CELLS, TRIALS = 5, 10, 600
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tlm_repro.artifacts.files import write_json, write_text
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import published as sources
 from tlm_repro.reporting.claims import rules
 from tlm_repro.reporting.claims.rules import Evidence
 from tlm_repro.reporting.claims.verdicts import Outcome, Verdict
-from tlm_repro.reporting.results import NOT_PUBLISHED, Novelty, Results, View
+from tlm_repro.reporting.results import NOT_PUBLISHED, Results
 
 SCHEMA = 1
 TOY_SENTENCE = "Toy scale: this verdict is about the toy runs alone and is no evidence for or against the paper."
@@ -114,7 +116,7 @@ class Claim:
     evidence: bool
 
 
-def judge(results: Results, views: Iterable[View], novelty: Sequence[Novelty] = ()) -> list[Claim]:
+def judge(results: Results, views: Iterable[ExperimentView], novelty: Sequence[Novelty] = ()) -> list[Claim]:
     """The ten claims in order. What isn't measured gives "not run"; nothing is raised for it."""
     evidence = Evidence(results, {view.experiment: view for view in views}, novelty)
     return [judged(entry, evidence) for entry in ENTRIES]

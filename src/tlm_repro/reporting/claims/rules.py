@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.claims.verdicts import Comparison, Outcome, compare, not_run, outcome
 from tlm_repro.reporting.depth import correlations
-from tlm_repro.reporting.results import NEEDLES, Cells, Novelty, Results, View, shape
-from tlm_repro.reporting.statistics import difference, level, mean, natural_unit, normal_interval
+from tlm_repro.reporting.results import Results, shape
+from tlm_repro.spec.metrics import NEEDLES
+from tlm_repro.statistics.estimates import difference, level, mean, natural_unit, normal_interval
 from tlm_repro.statistics.intervals import LEVEL
 
 RATIOS = (1.25, 1.375, 1.5, 1.625, 1.75)  # of the first layer, Table 1
@@ -26,7 +29,7 @@ class Evidence:
     """All that a rule may look at."""
 
     results: Results
-    views: Mapping[str, View]
+    views: Mapping[str, ExperimentView]
     novelty: Sequence[Novelty]
 
 

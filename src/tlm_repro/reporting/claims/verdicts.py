@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tlm_repro.reporting.results import Cells, Results
-from tlm_repro.reporting.statistics import Estimate, difference, holm, natural_unit, p_value
+from tlm_repro.records.view import Cells
+from tlm_repro.reporting.results import Results
+from tlm_repro.statistics.estimates import Estimate, difference, holm, natural_unit, p_value
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 

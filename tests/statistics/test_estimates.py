@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from tlm_repro.reporting import statistics
-from tlm_repro.reporting.results import Cosine, Measurement
+from tlm_repro.records.novelty import Cosine
+from tlm_repro.statistics import estimates as statistics
 from tlm_repro.statistics.blocks import MOST, Blocks
+from tlm_repro.statistics.measurement import Measurement
 
 FIRST = [2.71, 2.69, 2.73, 2.70]
 SECOND = [2.74, 2.75, 2.75, 2.72]
