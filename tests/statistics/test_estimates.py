@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from tlm_repro.records.novelty import Cosine
-from tlm_repro.statistics import estimates as statistics
+from tlm_repro.statistics import estimates
 from tlm_repro.statistics.blocks import MOST, Blocks
 from tlm_repro.statistics.measurement import Measurement
 
@@ -21,7 +20,7 @@ def seeds(values, stderr=0.004):
 
 
 def test_mean_and_standard_error_over_seeds():
-    found = statistics.mean("val_loss", seeds(FIRST))
+    found = estimates.mean("val_loss", seeds(FIRST))
     assert found.mean == pytest.approx(np.mean(FIRST))
     assert found.stderr == pytest.approx(stats.sem(FIRST))
     low, high = stats.t.interval(0.95, len(FIRST) - 1, np.mean(FIRST), stats.sem(FIRST))
@@ -30,7 +29,7 @@ def test_mean_and_standard_error_over_seeds():
 
 
 def test_paired_difference_is_scipys_paired_t_test():
-    found = statistics.difference("val_loss", seeds(FIRST), seeds(SECOND))
+    found = estimates.difference("val_loss", seeds(FIRST), seeds(SECOND))
     reference = stats.ttest_rel(FIRST, SECOND).confidence_interval(0.95)
     assert found.mean - found.half_width == pytest.approx(reference.low)
     assert found.mean + found.half_width == pytest.approx(reference.high)
@@ -38,16 +37,16 @@ def test_paired_difference_is_scipys_paired_t_test():
 
 
 def test_pairing_uses_the_common_seeds_only():
-    found = statistics.difference("val_loss", {1: Measurement(2.0), 2: Measurement(9.0)}, {1: Measurement(1.5, 0.1)})
+    found = estimates.difference("val_loss", {1: Measurement(2.0), 2: Measurement(9.0)}, {1: Measurement(1.5, 0.1)})
     assert (found.mean, found.seeds) == (0.5, 1)
-    assert statistics.difference("val_loss", {1: Measurement(2.0)}, {2: Measurement(2.0)}) is None
+    assert estimates.difference("val_loss", {1: Measurement(2.0)}, {2: Measurement(2.0)}) is None
 
 
 def test_one_seed_combines_the_evaluations_errors():
-    found = statistics.difference("val_loss", {0: Measurement(2.8, 0.003)}, {0: Measurement(2.7, 0.004)})
+    found = estimates.difference("val_loss", {0: Measurement(2.8, 0.003)}, {0: Measurement(2.7, 0.004)})
     assert found.stderr == pytest.approx(0.005)
     assert found.half_width == pytest.approx(1.959964 * 0.005)
-    assert "one run" in statistics.BASIS_TEXT[found.basis]
+    assert "one run" in estimates.BASIS_TEXT[found.basis]
     assert found.sign == 1
 
 
@@ -58,7 +57,7 @@ def measured(losses, **text):
 
 
 def paired(first, second, coverage=0.95):
-    return statistics.difference("val_loss", {0: measured(first)}, {0: measured(second)}, coverage)
+    return estimates.difference("val_loss", {0: measured(first)}, {0: measured(second)}, coverage)
 
 
 LOSSES = np.random.default_rng(0).normal(3, 0.3, MOST)
@@ -69,7 +68,7 @@ def test_the_same_losses_but_for_a_constant_differ_by_exactly_that(shift, sign):
     found = paired(LOSSES + shift, LOSSES)
     assert (found.mean, found.stderr, found.half_width) == pytest.approx((shift, 0, 0), abs=1e-15)
     assert (found.sign, found.seeds, found.basis) == (sign, 1, "blocks")
-    assert statistics.p_value(found) == (pytest.approx(0) if shift else 1)
+    assert estimates.p_value(found) == (pytest.approx(0) if shift else 1)
 
 
 @pytest.mark.parametrize("coverage", [0.95, 0.999])
@@ -77,7 +76,7 @@ def test_one_seed_is_scipys_paired_t_test_over_blocks(coverage):
     other = LOSSES + np.random.default_rng(1).normal(0.01, 0.02, MOST)
     found, reference = paired(LOSSES, other, coverage), stats.ttest_rel(LOSSES, other)
     assert found.interval == pytest.approx(tuple(reference.confidence_interval(coverage)))
-    assert statistics.p_value(found) == pytest.approx(reference.pvalue)
+    assert estimates.p_value(found) == pytest.approx(reference.pvalue)
     assert found.rests_on == (
         f"rests on one run each: evaluation noise only, paired over {MOST} blocks of the same text; "
         "another seed can turn it"
@@ -93,7 +92,7 @@ def test_one_seed_is_scipys_paired_t_test_over_blocks(coverage):
     ],
 )
 def test_without_common_blocks_one_seed_takes_the_errors_as_independent(one, other):
-    found = statistics.difference("val_loss", {0: one}, {0: other})
+    found = estimates.difference("val_loss", {0: one}, {0: other})
     assert found.half_width == pytest.approx(1.959964 * math.hypot(one.stderr, other.stderr))
     assert "rests on one run each" in found.rests_on
     assert "independent" in found.rests_on
@@ -108,7 +107,7 @@ def test_several_seeds_are_the_unit_whatever_their_blocks():
     first, second = (
         {seed: replace(one, blocks=blocks) for seed, one in seeds(found).items()} for found in (FIRST, SECOND)
     )
-    assert statistics.difference("val_loss", first, second) == statistics.difference(
+    assert estimates.difference("val_loss", first, second) == estimates.difference(
         "val_loss", seeds(FIRST), seeds(SECOND)
     )
 
@@ -132,19 +131,19 @@ def test_intervals_over_blocks_hold_the_truth_as_often_as_they_say():
         low, high = np.array(intervals).T
         return np.mean((low <= truth) & (truth <= high))
 
-    by_blocks = [statistics.difference("val_loss", {0: one}, {0: other}).interval for one, other in runs]
+    by_blocks = [estimates.difference("val_loss", {0: one}, {0: other}).interval for one, other in runs]
     assert coverage(by_blocks) == pytest.approx(0.95, abs=slack)
     by_windows = stats.ttest_1samp(harder, 0, axis=1).confidence_interval()
     assert coverage(list(zip(*by_windows, strict=True))) < 0.85
     apart = [
-        statistics.difference("val_loss", {0: replace(one, blocks=None)}, {0: replace(other, blocks=None)}).interval
+        estimates.difference("val_loss", {0: replace(one, blocks=None)}, {0: replace(other, blocks=None)}).interval
         for one, other in runs
     ]
     assert coverage(apart) == 1
 
 
 def test_one_seed_without_error_decides_nothing():
-    found = statistics.difference("val_loss", {0: Measurement(9.0)}, {0: Measurement(2.7)})
+    found = estimates.difference("val_loss", {0: Measurement(9.0)}, {0: Measurement(2.7)})
     assert (found.basis, found.sign) == ("unknown", 0)
     assert math.isnan(found.half_width)
 
@@ -152,45 +151,25 @@ def test_one_seed_without_error_decides_nothing():
 @pytest.mark.parametrize(("other", "sign"), [(2.75, 1), (2.74, 0), (2.73, -1)])
 def test_rounding_keeps_order(other, sign):
     first, second = ({0: Measurement(value, resolution=0.005)} for value in (other, 2.74))
-    assert statistics.difference("val_loss", first, second).sign == sign
+    assert estimates.difference("val_loss", first, second).sign == sign
 
 
 def test_perplexities_are_compared_as_logarithms_and_averaged_geometrically():
-    ratio = statistics.difference("wikitext_ppl", {0: Measurement(22.0, 0.22)}, {0: Measurement(20.0, 0.2)})
+    ratio = estimates.difference("wikitext_ppl", {0: Measurement(22.0, 0.22)}, {0: Measurement(20.0, 0.2)})
     assert ratio.mean == pytest.approx(math.log(1.1))
     assert ratio.stderr == pytest.approx(0.01 * math.sqrt(2))
-    value, _ = statistics.level("val_ppl", statistics.mean("val_ppl", seeds([4.0, 9.0])))
+    value, _ = estimates.level("val_ppl", estimates.mean("val_ppl", seeds([4.0, 9.0])))
     assert value == pytest.approx(6.0)
 
 
 def test_accuracies_are_in_percentage_points():
-    found = statistics.difference("piqa", {0: Measurement(0.70, 0.003)}, {0: Measurement(0.68, 0.004)})
+    found = estimates.difference("piqa", {0: Measurement(0.70, 0.003)}, {0: Measurement(0.68, 0.004)})
     assert (found.mean, found.stderr) == (pytest.approx(2.0), pytest.approx(0.5))
 
 
 def test_no_measurement_is_an_error():
     with pytest.raises(ValueError, match="no measurement"):
-        statistics.mean("val_loss", {})
-
-
-def test_depth_correlation_against_scipy_and_simulation():
-    rng = np.random.default_rng(0)
-    depth = np.arange(1, 13)
-    profile = 0.01 * depth + rng.normal(0, 0.05, 12)
-    errors = np.full(12, 0.004)
-    r, stderr = statistics.depth_correlation(depth, profile, errors)
-    assert r == pytest.approx(stats.pearsonr(depth, profile).statistic)
-    drawn = [stats.pearsonr(depth, profile + rng.normal(0, errors)).statistic for _ in range(2000)]
-    assert stderr == pytest.approx(np.std(drawn), rel=0.08)
-
-
-def test_profile_correlation_drops_ends_and_missing_layers():
-    means = [5.0, 0.1, 0.2, None, 0.35, 0.3, -5.0]
-    profile = [None if mean is None else Cosine(mean=mean, stderr=0.01) for mean in means]
-    found = statistics.profile_correlation(profile, 0.9)
-    _, stderr = statistics.depth_correlation([1, 2, 4, 5], [0.1, 0.2, 0.35, 0.3], [0.01] * 4)
-    assert (found.mean, found.stderr) == (0.9, pytest.approx(stderr))
-    assert statistics.profile_correlation(profile, None) is None
+        estimates.mean("val_loss", {})
 
 
 NEWCOMBE = [  # Newcombe (1998), Table II, method 10
@@ -204,10 +183,10 @@ NEWCOMBE = [  # Newcombe (1998), Table II, method 10
 
 @pytest.mark.parametrize(("first", "samples", "second", "others", "low", "high"), NEWCOMBE)
 def test_newcombes_own_examples(first, samples, second, others, low, high):
-    found = statistics.newcombe((first / samples, samples), (second / others, others))
+    found = estimates.newcombe((first / samples, samples), (second / others, others))
     assert found == pytest.approx((low, high), abs=5e-5)
     measured = Measurement(first / samples, 0.0, items=samples), Measurement(second / others, 0.0, items=others)
-    effect = statistics.difference("niah_single_1_4096", {0: measured[0]}, {0: measured[1]})
+    effect = estimates.difference("niah_single_1_4096", {0: measured[0]}, {0: measured[1]})
     assert effect.interval == pytest.approx((100 * low, 100 * high), abs=5e-3)
     assert effect.sign == (low > 0)
     assert effect.basis == "evaluation"
@@ -219,15 +198,15 @@ def scores(*values, items=10):
 
 def test_scores_without_spread_of_their_own_are_still_uncertain():
     """Every sample right, or none: the sample's own standard error is 0, the interval isn't."""
-    found = statistics.mean("niah_single_1_4096", scores(1.0))
+    found = estimates.mean("niah_single_1_4096", scores(1.0))
     assert (found.mean, found.interval[1]) == pytest.approx((100.0, 100.0))
     assert found.interval[0] == pytest.approx(100 * stats.binomtest(10, 10).proportion_ci(method="wilson").low)
     assert found.stderr > 0
-    assert statistics.difference("niah_single_1_4096", scores(0.5), scores(0.4)).sign == 0
+    assert estimates.difference("niah_single_1_4096", scores(0.5), scores(0.4)).sign == 0
 
 
 def test_a_score_over_seeds_is_never_narrower_than_their_spread_or_the_samples_allow():
-    alike, apart = (statistics.mean("niah_multiquery_4096", scores(*values)) for values in ((0.5, 0.5), (0.4, 0.6)))
+    alike, apart = (estimates.mean("niah_multiquery_4096", scores(*values)) for values in ((0.5, 0.5), (0.4, 0.6)))
     wilson = stats.binomtest(5, 10).proportion_ci(method="wilson")
     assert alike.interval == pytest.approx((100 * wilson.low, 100 * wilson.high))
     assert apart.interval == (0.0, 100.0)  # t(0.975, 1) × 10 points is more than there is
@@ -235,9 +214,9 @@ def test_a_score_over_seeds_is_never_narrower_than_their_spread_or_the_samples_a
 
 
 def test_score_differences_over_seeds_are_paired():
-    found = statistics.difference("niah_multiquery_4096", scores(0.5, 0.7, 0.6), scores(0.4, 0.5, 0.6))
+    found = estimates.difference("niah_multiquery_4096", scores(0.5, 0.7, 0.6), scores(0.4, 0.5, 0.6))
     reference = stats.ttest_rel([50, 70, 60], [40, 50, 60]).confidence_interval(0.95)
     assert found.interval == pytest.approx((reference.low, reference.high))
-    wide = statistics.difference("niah_multiquery_4096", scores(0.5, 0.7, 0.6), scores(0.4, 0.5, 0.6), 0.99)
+    wide = estimates.difference("niah_multiquery_4096", scores(0.5, 0.7, 0.6), scores(0.4, 0.5, 0.6), 0.99)
     reference = stats.ttest_rel([50, 70, 60], [40, 50, 60]).confidence_interval(0.99)
     assert wide.interval == pytest.approx((reference.low, reference.high))

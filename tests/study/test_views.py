@@ -116,8 +116,8 @@ def test_the_command_writes_what_the_workflow_expects_and_it_is_read_back(name: 
 
 DAMAGE = {
     "cut off": (lambda text: text[:1000], "view.json is not valid JSON .*delete it and run its stage again"),
-    "of another kind": (lambda text: text.replace('"view"', '"novelty"', 1), "views file: kind: .*'novelty'"),
-    "without files": (lambda text: text.replace('"files"', '"paths"'), "views file: files: Field required"),
+    "of another kind": (lambda text: text.replace('"view"', '"novelty"', 1), "view file: kind: .*'novelty'"),
+    "without files": (lambda text: text.replace('"files"', '"paths"'), "view file: files: Field required"),
     "without a run": (lambda text: text.replace('"run"', '"ran"', 1), r"experiments\.0\.cells\.0\.run: Field required"),
 }
 
