@@ -1,9 +1,9 @@
-"""Copies what a configuration's tables, figures and claims are into a folder of documentation, with the report on top.
+"""Copies the tables, figures and claims of a configuration into a folder of documentation and writes its report there.
 
 Usage: python tools/study_page.py CONFIG FOLDER
 
-First `snakemake tables figures claims results/report.html --configfile CONFIG`. The folder's own README.md stays;
-`tables/` and `figures/` are made anew. The report is rendered where it will lie, so that its links hold.
+Run `snakemake tables figures claims results/report.html --configfile CONFIG` first. `tables/` and `figures/` of the
+folder are replaced; its README.md stays. The report is written in its final place, so that its links hold.
 """
 
 import shutil
@@ -16,27 +16,31 @@ from tlm_repro.study.grid import expand
 from tlm_repro.study.views import file_name, views
 
 RESULTS = Path("results")
-FORMS = {"tables": ("csv", "md", "tex"), "figures": ("svg", "png", "pdf")}
+FORMS = {"tables": "md", "figures": "png"}  # the forms that a browser or GitHub shows
 
 
 def main(config: Path, folder: Path) -> None:
     grid = expand(load(config))
     shown = {"tables": grid.tables, "figures": grid.figures}
-    copied = [f"{kind}/{name}.{form}" for kind, names in shown.items() for name in names for form in FORMS[kind]]
+    copied = [f"{kind}/{name}.{FORMS[kind]}" for kind, names in shown.items() for name in names]
     copied += ["claims.json", "claims.md"]
+    drawings = [RESULTS / f"figures/{name}.svg" for name in grid.figures]
     view = RESULTS / "views" / file_name("report", views(grid)["report"])
-    if lacking := [path for path in (view, *(RESULTS / name for name in copied)) if not path.exists()]:
+    if missing := [path for path in (view, *(RESULTS / name for name in copied), *drawings) if not path.exists()]:
         targets = "tables figures claims results/report.html"
         sys.exit(
-            f"{lacking[0]} and {len(lacking) - 1} more don't exist: `snakemake {targets} --configfile {config}` first"
+            f"{missing[0]}: missing, with {len(missing) - 1} other files. "
+            f"Run `snakemake {targets} --configfile {config}` first."
         )
     for kind in shown:
         shutil.rmtree(folder / kind, ignore_errors=True)
         (folder / kind).mkdir(parents=True)
     for name in copied:
         shutil.copyfile(RESULTS / name, folder / name)
-    figures = [f"--figure={folder / 'figures' / name}.svg" for name in grid.figures]
-    subprocess.run(["tlm-repro", "report", f"--view={view}", *figures, f"--out={folder / 'report.html'}"], check=True)
+    links = [f"--link={form}" for form in FORMS.values()]
+    figures = [f"--figure={path}" for path in drawings]
+    report = folder / "report.html"
+    subprocess.run(["tlm-repro", "report", f"--view={view}", *figures, *links, f"--out={report}"], check=True)
 
 
 if __name__ == "__main__":

@@ -41,21 +41,35 @@ def test_each_kind_can_be_pulled_where_nothing_of_it_is_published(fresh: Path, r
         run(fresh, f"dvc pull {name}")
 
 
-PAGE, KINDS = "docs/results/laptop", ("tables", "figures")
+PAGE = "docs/results/laptop"
+FORMS = {"tables": {".csv", ".md", ".tex"}, "figures": {".svg", ".png", ".pdf"}}
 
 
 def test_the_study_is_rendered_anew_from_what_the_repository_holds(fresh: Path, run):
-    """No training, no evaluation: the committed tables, figures and claims come out of the pulled files to the byte."""
+    """No training, no evaluation: the committed tables, report and claims come out of the pulled files to the byte."""
+    committed = {path.relative_to(fresh / PAGE): path.read_bytes() for path in (fresh / PAGE).rglob("*.*")}
     run(fresh, "dvc pull evaluate novelty")
     run(fresh, "snakemake --cores 2 tables figures claims results/report.html --configfile config/laptop.yaml")
     assert not (fresh / "results/models").exists()
-    made = [path.relative_to(fresh / PAGE) for path in (fresh / PAGE).rglob("*") if path.parent.name in KINDS]
-    assert {path.suffix for path in made} == {".csv", ".md", ".tex", ".svg", ".png", ".pdf"}
-    same = [path for path in made if path.suffix not in (".png", ".pdf")]  # these two hold their library's version
-    for path in [*same, Path("claims.json"), Path("claims.md")]:
-        assert (fresh / PAGE / path).read_bytes() == (fresh / "results" / path).read_bytes(), path
-    report = (fresh / "results/report.html").read_text()
-    assert (fresh / PAGE / "report.html").read_text() == report.replace("../docs/fidelity.md", "../../fidelity.md")
+    generated = [path for path in committed if path != Path("README.md")]
+    assert {path.suffix for path in generated if path.parent.name in FORMS} == {".md", ".png"}
+    for path in (path for path in generated if path.parent.name in FORMS):
+        rendered = (fresh / "results" / path.parent).glob(f"{path.stem}.*")
+        assert {file.suffix for file in rendered if file.stat().st_size} == FORMS[path.parent.name], path
+    same = [path for path in generated if path.suffix != ".png"]  # an image holds its library's version
+    for path in (path for path in same if path != Path("report.html")):
+        assert committed[path] == (fresh / "results" / path).read_bytes(), path
+    # The committed report links to the committed forms alone, and lies in another folder.
+    report = (fresh / "results/report.html").read_text().replace("../docs/fidelity.md", "../../fidelity.md")
+    (body, links), (expected, all_links) = (
+        text.split('<section id="files">') for text in (committed[Path("report.html")].decode(), report)
+    )
+    assert body == expected
+    assert set(re.findall(r'href="([^"]+)"', links)) < set(re.findall(r'href="([^"]+)"', all_links))
+    run(fresh, f"python tools/study_page.py config/laptop.yaml {PAGE}")
+    again = {path.relative_to(fresh / PAGE): path.read_bytes() for path in (fresh / PAGE).rglob("*.*")}
+    assert again.keys() == committed.keys()
+    assert [path for path in same if again[path] != committed[path]] == []
 
 
 def test_the_links_of_the_study_s_pages_lead_somewhere():

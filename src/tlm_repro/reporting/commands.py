@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +39,7 @@ FIGURE_CAPTIONS = {
     "above each panel tapered less uniform over the late layers, which are grey.",
 }
 TRENDS = ("scaling", "curves")
+TABLE_FORMS, FIGURE_FORMS = ("csv", "md", "tex"), ("png", "pdf", "svg")
 NEEDLE_CAPTION = "Needle-in-a-haystack, {model}: the share of the needles found, by depth in the text and its length."
 
 
@@ -205,6 +206,9 @@ def report(
     view: ViewFile,
     figures: Annotated[list[Path], typer.Option("--figure", help="An SVG file; once for each.")],
     out: Out,
+    forms: Annotated[
+        list[str] | None, typer.Option("--link", help="A form of tables or figures to link to; once for each [all].")
+    ] = None,
 ) -> None:
     """Writes the report: one page that opens without a network."""
     from tlm_repro.reporting import cost, needle, sheets
@@ -237,7 +241,7 @@ def report(
         cost=sheets.SHEETS["cost"]("cost", cost.table(cost.load(_of_kind(files, "evaluation")), toy=settings["toy"])),
         configuration=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100),
         environment=_environment(files),
-        links=_links(frames, figures, out.parent),
+        links=_links(frames, [path.stem for path in figures], forms or (*TABLE_FORMS, *FIGURE_FORMS)),
         fidelity=os.path.relpath("docs/fidelity.md", out.parent),
     )
     write_text(out, text)
@@ -321,9 +325,13 @@ def _environment(files: Sequence[Path]) -> dict[str, str]:
     return {name: ", ".join(sorted(values)) for name, values in found.items()}
 
 
-def _links(frames: dict[str, Any], figures: Sequence[Path], folder: Path) -> dict[str, str]:
-    links = {f"table {name}, {kind}": f"tables/{name}.{kind}" for name in frames for kind in ("csv", "md", "tex")}
-    for path in figures:
-        stem = path.with_suffix("").relative_to(folder)
-        links |= {f"figure {path.stem}, {kind}": f"{stem}.{kind}" for kind in ("png", "pdf", "svg")}
+def _links(tables: Iterable[str], figures: Iterable[str], forms: Collection[str]) -> dict[str, str]:
+    """Title → path beside the report, of the given forms of each table and figure, and of the claims."""
+    links = {
+        f"{kind} {name}, {form}": f"{kind}s/{name}.{form}"
+        for kind, names, known in (("table", tables, TABLE_FORMS), ("figure", figures, FIGURE_FORMS))
+        for name in names
+        for form in known
+        if form in forms
+    }
     return links | {"claims, json": "claims.json", "claims, md": "claims.md"}
