@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tlm_repro.devices import ARITHMETICS, devices, known_device, stated_peak, utilisation
+from tlm_repro.devices import ARITHMETICS, devices, find_device, peak_flops, utilisation
 from tlm_repro.errors import ConfigError
 
 # Product names as torch.cuda.get_device_name gives them, and dense bf16 TFLOP/s.
@@ -30,10 +30,10 @@ REPORTED = [
 
 @pytest.mark.parametrize(("product", "name", "tflops"), REPORTED)
 def test_a_product_is_known_by_the_name_that_torch_reports(product: str, name: str, tflops: float):
-    device = known_device(product)
+    device = find_device(product)
     assert device is not None
     assert (device.name, device.peaks["bf16"]) == (name, tflops * 1e12)
-    assert known_device(name.lower()) is device
+    assert find_device(name.lower()) is device
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_product_is_known_by_the_name_that_torch_reports(product: str, name: s
     ],
 )
 def test_what_isnt_in_the_table_is_unknown_and_never_guessed(product: str):
-    assert known_device(product) is None
+    assert find_device(product) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_isnt_in_the_table_is_unknown_and_never_guessed(product: str):
     ],
 )
 def test_the_power_of_a_board_is_the_data_sheets(product: str, watts: float | None):
-    device = known_device(product)
+    device = find_device(product)
     assert device is not None
     assert device.watts == watts
 
@@ -81,7 +81,7 @@ def test_rows_are_dense_peaks_with_a_source():
         if "tf32" in device.peaks:  # tensor units do half as many products in TF32
             assert device.peaks["bf16"] / device.peaks["tf32"] == pytest.approx(2, rel=0.03)
         others = [other.name for other in table if other is not device]
-        assert not any(re.fullmatch(device.reported, f"NVIDIA {name}") for name in others)
+        assert not any(re.fullmatch(device.pattern, f"NVIDIA {name}") for name in others)
 
 
 def used(**changes: Any):
@@ -105,11 +105,11 @@ def test_utilisation_is_unknown_rather_than_wrong():
 
 
 def test_a_stated_device_must_be_known():
-    assert stated_peak("h100 sxm", "bf16") == 989.4e12
+    assert peak_flops("h100 sxm", "bf16") == 989.4e12
     with pytest.raises(ConfigError, match=r"unknown device 'H10': choose one of B200, .*--peak-tflops"):
-        stated_peak("H10", "bf16")
+        peak_flops("H10", "bf16")
     with pytest.raises(ConfigError, match="V100 SXM has no bf16 peak"):
-        stated_peak("V100 SXM", "bf16")
+        peak_flops("V100 SXM", "bf16")
 
 
 def test_the_table_needs_no_torch():

@@ -1,17 +1,17 @@
-"""The errors that a user can meet: each message says what was seen, what was expected and what to do.
+"""The errors that a user can see. Each message says what was seen, what is allowed and what to do.
 
-The command line prints the message in one line and returns `exit_code`.
+The command line prints the message as one line and returns `exit_code`.
 """
 
 
 class TLMError(Exception):
-    """Base of every expected failure; `exit_code` is what the command line returns for it."""
+    """Base of all expected failures. `exit_code` is what the command line returns."""
 
     exit_code = 1
 
 
 class ConfigError(TLMError):
-    """The configuration or a spec made from it can't be used."""
+    """The configuration, or a spec made from it, is invalid."""
 
     exit_code = 2
 
@@ -21,11 +21,11 @@ class DataError(TLMError):
 
 
 class ArtifactError(TLMError):
-    """A stage product on disk doesn't match its manifest, or isn't what the reader needs."""
+    """A stage product on disk doesn't match its manifest or isn't what the reader needs."""
 
 
 class SharingError(TLMError):
-    """Products can't be published, or two records of them can't be joined."""
+    """Products can't be published, or two records of them can't be merged."""
 
 
 class CheckpointError(TLMError):
@@ -37,10 +37,10 @@ class DivergenceError(TLMError):
 
 
 class EvaluationError(TLMError):
-    """A benchmark can't be run as asked."""
+    """A model can't be evaluated as requested."""
 
 
 class InterruptedRun(TLMError):
-    """Training was told to stop by a signal; its state is saved and the next attempt resumes."""
+    """A signal stopped training. The state is saved, and the next attempt resumes from it."""
 
     exit_code = 75  # EX_TEMPFAIL: try again

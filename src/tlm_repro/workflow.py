@@ -1,7 +1,7 @@
-"""Runs Snakemake so that a killed run never blocks or misleads the next one.
+"""Runs Snakemake so that a killed run neither blocks nor misleads the next one.
 
-Snakemake's own lock can't tell a running workflow from a killed one. Here the kernel holds the lock: it goes when the
-process does, however it ends.
+Snakemake's own lock can't tell a running workflow from a killed one. Here the kernel holds the lock and releases it
+when the process ends, however it ends.
 """
 
 import fcntl
@@ -15,14 +15,14 @@ from tlm_repro.errors import TLMError
 
 
 class WorkflowBusyError(TLMError):
-    """Another Snakemake is at work in this folder."""
+    """Another Snakemake is running in this folder."""
 
 
 def clear_incomplete_marks(state: Path) -> None:
-    """Deletes Snakemake's marks of outputs that a killed call left "incomplete", unless a workflow is at work.
+    """Deletes the "incomplete" marks that a killed Snakemake left on outputs, unless a workflow is running.
 
-    Each output here is written whole or not at all, so a mark says nothing of the file. Left there it would do harm: a
-    marked job runs anew, and behind its existing output, taken as ancient, Snakemake plans nothing at all.
+    Every output here is written atomically, so a mark says nothing about the file. It would do harm, though: Snakemake
+    runs a marked job again and, since that output is `ancient()`, plans nothing downstream of it.
     """
     if any((state / "locks").glob("*.lock")):
         return
@@ -32,10 +32,10 @@ def clear_incomplete_marks(state: Path) -> None:
 
 
 def run_alone(arguments: Sequence[str]) -> NoReturn:
-    """Becomes `snakemake` with `arguments`, in the current folder.
+    """Replaces this process with `snakemake` and `arguments`, in the current folder.
 
     Raises:
-        WorkflowBusyError: another workflow that was started in this way is still running there.
+        WorkflowBusyError: another workflow started by this function is still running there.
     """
     state = Path(".snakemake")
     state.mkdir(exist_ok=True)
@@ -43,8 +43,8 @@ def run_alone(arguments: Sequence[str]) -> NoReturn:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise WorkflowBusyError(f"a workflow is running in {Path.cwd()}: wait for it, or stop it first") from None
+        raise WorkflowBusyError(f"a workflow is running in {Path.cwd()}: wait for it to finish, or stop it") from None
     for stale in (state / "locks").glob("*.lock"):
         stale.unlink()
-    os.set_inheritable(lock, True)  # the lock lives as long as Snakemake; its jobs don't inherit it
+    os.set_inheritable(lock, True)  # Snakemake keeps the lock open; its jobs don't inherit it
     os.execv(sys.executable, [sys.executable, "-m", "snakemake", *arguments])

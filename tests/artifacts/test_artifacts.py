@@ -89,8 +89,8 @@ def test_manifest_round_trip(tmp_path: Path):
     ("damage", "verify", "message"),
     [
         (lambda file: file.unlink(), "size", "is missing"),
-        (lambda file: file.write_bytes(b"abcd"), "size", "has 4 bytes, its manifest says 3"),
-        (lambda file: file.write_bytes(b"abd"), "sha256", "another sha256"),
+        (lambda file: file.write_bytes(b"abcd"), "size", "has 4 bytes, but its manifest says 3"),
+        (lambda file: file.write_bytes(b"abd"), "sha256", "doesn't match the sha256 in its manifest"),
     ],
 )
 def test_a_product_that_differs_from_its_manifest_is_refused_by_name(tmp_path: Path, damage, verify, message):
@@ -102,9 +102,9 @@ def test_a_product_that_differs_from_its_manifest_is_refused_by_name(tmp_path: P
 
 def test_manifests_that_cannot_be_read_are_refused(tmp_path: Path):
     path = product(tmp_path / "run")
-    with pytest.raises(ArtifactError, match="a data product was expected"):
+    with pytest.raises(ArtifactError, match="describes a model product, but a data product is needed"):
         read_manifest(path, kind="data")
-    with pytest.raises(ArtifactError, match="names no file"):
+    with pytest.raises(ArtifactError, match="lists no file"):
         read_manifest(path).path("b")
     whole = json.loads(path.read_text())
     damaged = [{"schema": 99}, [], None, {"schema": 1}, {**whole, "files": []}, {**whole, "files": {"a": {}}}]

@@ -17,9 +17,9 @@ def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(folder: Path) -> str:
-    found = Checksums(folder)
-    digest = found.sha256("a")
-    found.save()
+    cached = Checksums(folder)
+    digest = cached.sha256("a")
+    cached.save()
     return digest
 
 

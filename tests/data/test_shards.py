@@ -188,7 +188,7 @@ def test_build_killed_half_way_leaves_no_trace_in_the_next(built, corpus, tmp_pa
     """The first attempt dies without any clean-up in the middle of its second training shard."""
     program = (
         "import os, sys; from pathlib import Path; import numpy as np; from tlm_repro.data import tokenisation;"
-        "from tlm_repro.spec import DataSpec;"
+        "from tlm_repro.spec.data import DataSpec;"
         "save = np.save;"
         "np.save = lambda path, array: os._exit(9) if '.00001' in str(path) else save(path, array);"
         "tokenisation.build(DataSpec.from_json(sys.argv[1]), Path(sys.argv[2]), workers=1)"
@@ -256,7 +256,7 @@ def test_manifest_of_another_kind_is_refused(tmp_path):
     manifest = write_manifest(
         tmp_path, kind="model", id="x", spec={}, summary={}, files=[tmp_path / "a"], device="cpu", wall_time_s=0.0
     )
-    with pytest.raises(ArtifactError, match="describes a model product, a data product was expected"):
+    with pytest.raises(ArtifactError, match="describes a model product, but a data product is needed"):
         TokenData.open(manifest)
 
 
@@ -266,7 +266,7 @@ def test_shard_that_is_not_what_the_manifest_says_is_refused(built, tmp_path):
     opened = TokenData.open(tmp_path / "manifest.json")
     size = shard.stat().st_size
     shard.write_bytes(b"\0" * size)
-    with pytest.raises(ArtifactError, match=r"00000.npy has another sha256 than its manifest says"):
+    with pytest.raises(ArtifactError, match=r"00000.npy doesn't match the sha256 in its manifest"):
         TokenData.open(tmp_path / "manifest.json")
     with pytest.raises(ArtifactError, match=r"00000.npy can't be read"):
         opened.train.window(0, 1)

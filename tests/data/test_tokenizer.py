@@ -145,7 +145,7 @@ def test_training_bytes_stop_the_reading():
 
 def test_training_does_not_depend_on_threads():
     program = (
-        "import hashlib; from tlm_repro.data import tokenizer, corpora; from tlm_repro.spec import *;"
+        "import hashlib; from tlm_repro.data import tokenizer, corpora; from tlm_repro.spec.data import *;"
         f"texts = [document.text for document in corpora.documents({SOTU!r})];"
         "found = tokenizer.train(texts, TrainedTokenizer(vocab_size=700));"
         "print(hashlib.sha256(found.backend_tokenizer.to_str().encode()).hexdigest())"

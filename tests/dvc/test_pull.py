@@ -152,7 +152,7 @@ def test_a_damaged_product_is_refused_by_name_and_mended_by_the_command_that_is_
     with weights.open("r+b") as file:
         file.write(b"\0" * 7)
     message = run(clone, "tlm-repro verify pretrain", code=1)
-    assert f"{weights.relative_to(clone)} has another sha256" in message
+    assert f"{weights.relative_to(clone)} doesn't match the sha256 in its manifest" in message
     mend = re.search(r"`(dvc pull --force [^`]+)`", message)
     assert mend
     run(clone, mend[1])

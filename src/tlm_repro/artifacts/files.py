@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.artifacts.checksums import sha256_file as sha256_file
 from tlm_repro.errors import ArtifactError
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a temporary sibling to write; it takes the name `path`, fsynced, only if the block succeeds."""
+    """Yields a temporary file beside `path`. If the block succeeds, the file is fsynced and renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
@@ -33,14 +32,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def current_umask() -> int:
-    """The permissions that new files of this process don't get: it can only be read by setting it."""
-    umask = os.umask(0)
+    """This process's umask."""
+    umask = os.umask(0)  # the only way to read it is to set it
     os.umask(umask)
     return umask
 
 
 def check_writable(path: Path) -> None:
-    """Raises ArtifactError where the file `path` couldn't be written: told before hours of work, not after them."""
+    """Raises ArtifactError if the file `path` can't be written. Called before hours of work, not after them."""
     problem = "is a folder" if path.is_dir() else None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,23 +48,23 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         problem = problem or f"can't be written ({error.strerror or error})"
     if problem:
-        raise ArtifactError(f"--out: {path} {problem}: name a file in a folder that can be written, with free space")
+        raise ArtifactError(f"--out: {path} {problem}: name a file in a writable folder with free space")
 
 
 def check_folder_is_ours(folder: Path, own: Iterable[str]) -> None:
-    """Raises ArtifactError where a product's folder holds what isn't part of it: writing it there could destroy that.
+    """Raises ArtifactError if a product's folder holds other files, which writing the product could destroy.
 
     Args:
-        own: names, or patterns of names, of the product's own files and folders; hidden ones are passed over.
+        own: names, or patterns of names, of the product's own files and folders. Hidden files are ignored.
     """
     if folder.exists() and not folder.is_dir():
-        raise ArtifactError(f"--out: {folder} is a file: name one in a folder of its own")
+        raise ArtifactError(f"--out: {folder} is a file: name a folder that holds nothing else")
     patterns = tuple(own)
     for path in sorted(folder.glob("[!.]*")):
         if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in patterns):
             raise ArtifactError(
-                f"--out: {folder} holds '{path.name}', which isn't of this command's making and could be lost: "
-                "choose a folder of its own"
+                f"--out: {folder} holds '{path.name}', which this command didn't write and could overwrite: "
+                "name a folder that holds nothing else"
             )
 
 
@@ -75,12 +74,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as indented JSON, atomically. Raises ValueError on NaN or infinity: null says "not measured"."""
+    """Writes indented JSON, atomically. Raises ValueError on NaN or infinity; use null for "not measured"."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Raises ArtifactError, naming the file, when it is missing or isn't JSON."""
+    """The parsed file. Raises ArtifactError, naming the file, if it is missing or isn't JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -89,17 +88,17 @@ def read_json(path: Path) -> Any:
         raise ArtifactError(f"{path} can't be read ({error.strerror}): pass the path of a JSON file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ArtifactError(
-            f"{path} is not valid JSON ({error}): delete it and run its stage again, or, if it came by DVC, fetch it "
-            f"anew with `dvc pull --force {path}`"
+            f"{path} is not valid JSON ({error}): delete it and run its stage again, or, if DVC fetched it, fetch it "
+            f"again with `dvc pull --force {path}`"
         ) from None
 
 
 @contextlib.contextmanager
 def staging(folder: Path, name: str) -> Iterator[Path]:
-    """Yields an empty folder beside `folder/name` that replaces it only if the block succeeds.
+    """Yields an empty folder that replaces `folder/name` if the block succeeds.
 
-    It and its files get the permissions that any new file would have: temporary folders and safetensors are private,
-    and another account on a cluster couldn't read a trained model.
+    The folder and its files get the permissions of any new file. Temporary folders and safetensors files are private by
+    default, so other accounts on a cluster couldn't read a trained model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))

@@ -4,8 +4,6 @@ import hashlib
 import json
 from typing import Any
 
-from tlm_repro.artifacts.checksums import sha256_file as sha256_file
-
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text. Raises ValueError on NaN or infinity."""

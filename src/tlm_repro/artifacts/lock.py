@@ -10,37 +10,36 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tlm_repro.artifacts.checksums import sha256_file as sha256_file
-
 
 @contextlib.contextmanager
 def exclusive(folder: Path, poll_seconds: float = 1.0) -> Iterator[None]:
-    """Holds an advisory lock on `folder`, waiting (with one line on stderr) for a process that already has it.
+    """Holds an advisory lock on `folder`. If another process holds it, prints one line on stderr and waits.
 
-    A workflow that was killed can leave its job running: without the lock a restarted job would write the same files
-    at the same time. Where the file system has no locks it says so and goes on.
+    A killed workflow can leave its job running. Without the lock, the restarted job would write the same files at the
+    same time. On a file system without locks, prints a warning and continues.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = False
+    announced = False
     with (folder / ".lock").open("a+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
+                if not announced:
                     file.seek(0)
                     print(
-                        f"waiting for another process ({file.read().strip() or 'unknown'}) to leave {folder}",
+                        f"waiting for another process ({file.read().strip() or 'unknown'}) to release {folder}",
                         file=sys.stderr,
                     )
-                    told = True
+                    announced = True
                 time.sleep(poll_seconds)
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):
                     raise
                 print(
-                    f"no file locks under {folder}: make sure that one process at a time writes there", file=sys.stderr
+                    f"the file system of {folder} has no locks: let only one process at a time write there",
+                    file=sys.stderr,
                 )
                 break
         file.seek(0)

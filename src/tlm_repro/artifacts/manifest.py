@@ -1,7 +1,7 @@
 """Manifests of stage products.
 
-A stage writes a folder; its `manifest.json` is written last and names every file with its size and sha256. Readers go
-through the manifest, so a half-written folder is never mistaken for a finished one.
+A stage writes a folder. Its `manifest.json` is written last and lists every file with its size and sha256. Readers open
+files through the manifest, so a half-written folder is never mistaken for a finished one.
 """
 
 import contextlib
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tlm_repro import __version__
-from tlm_repro.artifacts.checksums import Checksums, identity
-from tlm_repro.artifacts.checksums import sha256_file as sha256_file
+from tlm_repro.artifacts.checksums import Checksums, identity, sha256_file
 from tlm_repro.artifacts.files import read_json, write_json
 from tlm_repro.errors import ArtifactError
 
 MANIFEST_SCHEMA = 1
-
 
 MANIFEST_FIELDS: dict[str, type | tuple[type, ...]] = {
     "kind": str,
@@ -32,13 +30,12 @@ MANIFEST_FIELDS: dict[str, type | tuple[type, ...]] = {
     "wall_time_s": (int, float),
 }
 
-
 VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "lm-eval", "numpy", "snakemake")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a stage says of its product; `folder` is where it lies now."""
+    """A stage's description of its product. `folder` is where the product lies now."""
 
     folder: Path
     kind: str
@@ -51,21 +48,21 @@ class Manifest:
     wall_time_s: float
 
     def path(self, name: str) -> Path:
-        """The path of a file of the product. Raises ArtifactError when the manifest doesn't name it."""
+        """The path of a file of the product. Raises ArtifactError if the manifest doesn't list it."""
         if name not in self.files:
             raise ArtifactError(
-                f"{self.folder}/manifest.json names no file '{name}'; it has {', '.join(sorted(self.files))}"
+                f"{self.folder}/manifest.json lists no file '{name}': it lists {', '.join(sorted(self.files))}"
             )
         return self.folder / name
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package, Python and the libraries that can move a number, without importing them."""
-    found = {"tlm-repro": __version__, "python": platform.python_version()}
+    """Versions of this package, Python and the libraries that can change a result, read without importing them."""
+    by_name = {"tlm-repro": __version__, "python": platform.python_version()}
     for package in VERSIONED_PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            by_name[package] = importlib.metadata.version(package)
+    return by_name
 
 
 def write_manifest(
@@ -79,13 +76,18 @@ def write_manifest(
     device: str,
     wall_time_s: float,
 ) -> Path:
-    """Writes `folder/manifest.json`, the last act of a stage. `files` lie under `folder`; `summary`: small results."""
+    """Writes `folder/manifest.json`, the last step of a stage, and returns its path.
+
+    Args:
+        summary: small results of the stage.
+        files: the product's files, all under `folder`.
+    """
     checksums, entries = Checksums(folder), {}
     for path in sorted(files):
-        name, seen = str(path.relative_to(folder)), identity(path)
+        name, file_identity = str(path.relative_to(folder)), identity(path)
         digest = sha256_file(path)
-        checksums.remember(name, digest, seen)
-        entries[name] = {"size": seen[0], "sha256": digest}
+        checksums.store(name, digest, file_identity)
+        entries[name] = {"size": file_identity[0], "sha256": digest}
     checksums.save()
     target = folder / "manifest.json"
     write_json(
@@ -106,18 +108,18 @@ def write_manifest(
 
 
 def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size", "sha256"] = "size") -> Manifest:
-    """Reads `manifest.json` and checks its files by size, or by sha256 too: once, then it is remembered.
+    """Reads `manifest.json` and checks its files by size, or also by sha256, which is cached.
 
     Raises:
-        ArtifactError: the manifest is missing, malformed or of another kind, or a file is absent or differs; the
-            message names the file and says how to mend it.
+        ArtifactError: the manifest is missing, malformed or of another kind, or a file is missing or differs. The
+            message names the file and says what to do.
     """
     raw = read_json(path)
     if not _is_manifest(raw):
         raise ArtifactError(f"{path} is not a manifest of schema {MANIFEST_SCHEMA}: delete it and run its stage again")
     if kind is not None and raw["kind"] != kind:
         raise ArtifactError(
-            f"{path} describes a {raw['kind']} product, a {kind} product was expected: pass another manifest"
+            f"{path} describes a {raw['kind']} product, but a {kind} product is needed: pass the manifest of one"
         )
     folder = path.parent
     checksums = Checksums(folder) if verify == "sha256" else None
@@ -127,13 +129,13 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
         if not file.is_file():
             problem = "is missing"
         elif file.stat().st_size != entry["size"]:
-            problem = f"has {file.stat().st_size} bytes, its manifest says {entry['size']}"
+            problem = f"has {file.stat().st_size} bytes, but its manifest says {entry['size']}"
         elif checksums and checksums.sha256(name) != entry["sha256"]:
-            problem = "has another sha256 than its manifest says"
+            problem = "doesn't match the sha256 in its manifest"
         if problem:
             raise ArtifactError(
-                f"{file} {problem}: delete {path} and run its stage again, or, if the product came by DVC, "
-                f"fetch it anew with `dvc pull --force {folder}`"
+                f"{file} {problem}: delete {path} and run its stage again, or, if DVC fetched the product, "
+                f"fetch it again with `dvc pull --force {folder}`"
             )
     if checksums:
         checksums.save()
@@ -141,7 +143,7 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
 
 
 def _is_manifest(raw: Any) -> bool:
-    """Whether `raw` has the form that `write_manifest` gives it."""
+    """Whether `raw` has the structure that `write_manifest` writes."""
     if not isinstance(raw, dict) or raw.get("schema") != MANIFEST_SCHEMA:
         return False
     if not all(isinstance(raw.get(name), kind) for name, kind in MANIFEST_FIELDS.items()):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
-from tlm_repro.devices import Arithmetic, known_device, stated_peak
+from tlm_repro.devices import Arithmetic, find_device, peak_flops
 from tlm_repro.errors import ConfigError
 from tlm_repro.overview import disk as storage
 from tlm_repro.overview.progress import data_summary, finished_manifest
@@ -162,12 +162,12 @@ def assumptions(
     if price_per_gpu_hour is not None and price_per_gpu_hour < 0:
         raise ConfigError(f"--price-per-gpu-hour {price_per_gpu_hour}: a price of 0 or more is expected")
     arithmetic = grid.config.training.precision
-    found = known_device(device)
+    found = find_device(device)
     name = found.name if found else device
     if peak_tflops is not None:
         peak, source = peak_tflops * 1e12, "stated with --peak-tflops"
     else:
-        peak, source = stated_peak(device, arithmetic), found.source if found else ""
+        peak, source = peak_flops(device, arithmetic), found.source if found else ""
     return Assumptions(name, arithmetic, peak, source, mfu, price_per_gpu_hour, tokenizing_rate)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from tlm_repro.devices import known_device
+from tlm_repro.devices import find_device
 from tlm_repro.records.base import Record
 from tlm_repro.records.evaluation import Facts, RunIdentity
 from tlm_repro.reporting import cells
@@ -33,7 +33,7 @@ class Training(Record):
     @property
     def energy(self) -> float | None:
         """kWh of the devices' boards at full load; None where the time or the board's power isn't known."""
-        device = known_device(self.device)
+        device = find_device(self.device)
         if self.device_seconds is None or device is None or device.watts is None:
             return None
         return device.watts * self.device_seconds / JOULES

@@ -218,7 +218,7 @@ def test_a_folder_with_other_things_is_left_alone(mirror: Path, tmp_path: Path) 
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir()
         (folder / name).write_text(text)
-        with pytest.raises(ArtifactError, match=f"holds '{name}', which isn't of this command's making"):
+        with pytest.raises(ArtifactError, match=f"holds '{name}', which this command didn't write"):
             fetch(folder, ["piqa"], mirror=mirror, report=lambda _: None)
         assert [path.name for path in folder.iterdir()] == [name]
         assert (folder / name).read_text() == text

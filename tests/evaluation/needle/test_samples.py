@@ -302,7 +302,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path, monkeypatch: p
     (tmp_path / "thesis.tex").write_text("years of work")
     monkeypatch.chdir(tmp_path)
     for folder in (Path(), tmp_path):
-        with pytest.raises(ArtifactError, match=r"holds 'thesis\.tex', which isn't of this command's making"):
+        with pytest.raises(ArtifactError, match=r"holds 'thesis\.tex', which this command didn't write"):
             write_samples(spec, tokenizer("bpe"), lambda: DOCUMENTS, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     write_samples(spec, tokenizer("bpe"), lambda: DOCUMENTS, tmp_path / "made")
