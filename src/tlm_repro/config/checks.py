@@ -1,5 +1,6 @@
 """What single keys can't show: names that point nowhere, sizes that don't divide, budgets that can't be met."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,8 +11,17 @@ from tlm_repro.architectures.registry import ARCHITECTURES, architecture
 from tlm_repro.config.axes import experiment_axes
 from tlm_repro.config.experiments import AllocationConfig
 from tlm_repro.config.messages import Problem, explain, unknown
-from tlm_repro.config.schema import LM_EVAL_SAMPLES, Config, NeedleConfig, ScaleConfig, ZeroShotConfig
+from tlm_repro.config.schema import (
+    LM_EVAL_SAMPLES,
+    AdditionalBenchmark,
+    Config,
+    NeedleConfig,
+    ScaleConfig,
+    ZeroShotConfig,
+)
 from tlm_repro.errors import ConfigError
+from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, PAPER_TASKS
+from tlm_repro.spec.metrics import MAIN_METRICS, NEEDLES
 
 
 def problems(config: Config) -> Iterator[Problem]:
@@ -175,9 +185,37 @@ def _benchmark_problems(benchmarks: ZeroShotConfig) -> Iterator[Problem]:
             f"{section}.revisions",
             f"they are of no use with source {source}: remove them (`fetch-benchmarks` has --revision)",
         )
+    tasks = [*benchmarks.tasks, *(entry.task for entry in benchmarks.additional)]
     for task in benchmarks.revisions:
-        if task not in benchmarks.tasks:
+        if task not in tasks:
             yield f"{section}.revisions.{task}", "a task that isn't in tasks: remove it, or add the task"
+    for place, entry in enumerate(benchmarks.additional):
+        yield from _additional_problems(benchmarks, f"{section}.additional.{place}", entry)
+
+
+def _additional_problems(benchmarks: ZeroShotConfig, path: str, entry: AdditionalBenchmark) -> Iterator[Problem]:
+    """A column or title that stands for another score, and items that the source doesn't have or doesn't read."""
+    column = entry.benchmark.column
+    others = [other for other in benchmarks.additional if other is not entry]
+    columns = [*MAIN_METRICS, "val_loss", "val_ppl", *(other.benchmark.column for other in others)]
+    headings = [other.heading for other in (*PAPER_BENCHMARKS, *(other.benchmark for other in others))]
+    if column in columns or column.startswith(NEEDLES):
+        yield f"{path}.column", f"'{column}' is the name of another score. Set column to a name of its own"
+    elif not re.match(r"[a-z]", column):
+        yield f"{path}.column", f"'{column}', from the task's name, doesn't start with a letter. Set column"
+    if entry.benchmark.heading in headings:
+        yield f"{path}.title", f"'{entry.title}' is the title of another column of this kind. Change it"
+    same_task = [other for other in others if other.task == entry.task]
+    if entry.items is not None and entry.task in PAPER_TASKS:
+        yield f"{path}.items", f"'{entry.task}' is one of the paper's tasks, which share one set of items. Remove items"
+    elif any(other.items != entry.items for other in same_task):
+        yield f"{path}.items", f"the entries of '{entry.task}' name different item files. Give all of them the same one"
+    elif entry.items is None and benchmarks.source == "demo" and entry.task not in PAPER_TASKS:
+        yield (
+            f"{path}.items",
+            f"source demo has no items for '{entry.task}'. Name a JSONL file in the schema of its data set, or set "
+            "source to hub or path",
+        )
 
 
 def _width_problems(

@@ -5,6 +5,7 @@ Descriptions say where a default comes from: [paper] stated there, [lineage] the
 """
 
 import math
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,6 +13,7 @@ from pydantic import Field
 from tlm_repro.config.experiments import AllocationConfig, ExperimentsConfig
 from tlm_repro.config.fields import Integer, Name, Number, Section, Seeds
 from tlm_repro.spec.base import Option
+from tlm_repro.spec.benchmarks import Benchmark, Direction
 from tlm_repro.spec.data import AnyText, Corpus, HeldOut, Tokenizer
 from tlm_repro.spec.evaluation import ExternalModel, NeedleTaskName, RopeScaling, ZeroShotTask
 
@@ -122,6 +124,34 @@ class ValidationConfig(Section):
     tokens: Integer | None = Field(default=None, ge=1, description="At most this many held-out tokens; null: all.")
 
 
+class AdditionalBenchmark(Section):
+    """One of lm-eval's tasks beside the paper's: a column of its own in Table 2 that `avg` doesn't include."""
+
+    task: str = Field(pattern=r"^[A-Za-z0-9][^/\s]*$", description="lm-eval's name, such as `openbookqa`.")
+    metric: str = Field(
+        min_length=1,
+        description="Its metric, such as `acc_norm`; with a filter, if the task has several: "
+        "`exact_match,strict-match`.",
+    )
+    title: str = Field(min_length=1, description="Title of the column; unit and arrow are added.")
+    direction: Direction = Field(description="Which values are better.")
+    column: str | None = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="Name in evaluation files and CSV tables; null: the task's.",
+    )
+    items: str | None = Field(
+        default=None,
+        min_length=1,
+        description="JSONL file of items in the schema of the task's data set, read in place of `source`.",
+    )
+
+    @property
+    def benchmark(self) -> Benchmark:
+        column = self.column or re.sub(r"[^a-z0-9]+", "_", self.task.lower())
+        return Benchmark(column, self.title, self.task, self.metric, self.direction)
+
+
 class ZeroShotConfig(Section):
     """lm-eval benchmarks, run on the models of `experiments.main`; docs/evaluation.md says where items come from."""
 
@@ -133,12 +163,15 @@ class ZeroShotConfig(Section):
         min_length=1,
         description="Source path: what `tlm-repro fetch-benchmarks` made, relative to where the workflow runs.",
     )
-    revisions: dict[ZeroShotTask, Annotated[str, Field(min_length=1)]] = Field(
+    revisions: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         default={},
         description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit stays "
         "what it is.",
     )
     tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
+    additional: tuple[AdditionalBenchmark, ...] = Field(
+        default=(), description="More of lm-eval's tasks: a column each, beside the paper's."
+    )
     max_length: Integer | None = Field(
         default=None, ge=16, description="Longest input in tokens; null: the training length."
     )

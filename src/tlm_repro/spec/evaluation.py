@@ -1,27 +1,19 @@
 """What evaluations and novelty measurements are asked to do."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.spec.base import Spec, added_later, slug
+from tlm_repro.spec.benchmarks import PAPER_TASKS
 from tlm_repro.spec.data import AnyText, DataSpec
+from tlm_repro.spec.metrics import MAIN_METRICS
 
-ZeroShotTask = Literal[
-    "wikitext",
-    "lambada_openai",
-    "piqa",
-    "hellaswag",
-    "winogrande",
-    "arc_easy",
-    "arc_challenge",
-    "social_iqa",
-    "boolq",
-]
+if TYPE_CHECKING:
+    ZeroShotTask = str
+else:
+    ZeroShotTask = Literal[PAPER_TASKS]
 
 
 NeedleTaskName = Literal["single_1", "single_2", "single_3", "multiquery"]
@@ -33,6 +25,15 @@ class ValidationSpec(Spec):
     suite: Literal["validation"] = "validation"
     tokens: int | None = Field(default=None, ge=1)
     sequence_length: int = Field(ge=1)
+
+
+class AdditionalTask(Spec):
+    """A task beside the paper's: the lm-eval metric whose value the evaluation file has under `column`."""
+
+    column: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    task: str = Field(min_length=1)
+    metric: str = Field(min_length=1)
+    items: str | None = None  # sha256 of the JSONL file of its items; None: they come from the suite's source
 
 
 class ZeroShotSpec(Spec):
@@ -48,7 +49,8 @@ class ZeroShotSpec(Spec):
     max_length: int = Field(ge=1)
     limit: int | None = Field(default=None, ge=1)
     items: str | None = added_later(None)  # path: fingerprint of the tasks' items
-    revisions: dict[ZeroShotTask, str] = added_later({})  # hub: of a task's data set; main where none is given
+    revisions: dict[str, str] = added_later({})  # hub: of a task's data set; main where none is given
+    additional: tuple[AdditionalTask, ...] = added_later(())
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:
@@ -56,7 +58,39 @@ class ZeroShotSpec(Spec):
             raise ValueError("items goes with source path, and with no other")
         if self.revisions and self.source != "hub":
             raise ValueError("revisions go with source hub, and with no other")
+        if stray := [task for task in self.revisions if task not in self.all_tasks]:
+            raise ValueError(f"revisions has '{stray[0]}', which isn't one of the tasks")
         return self
+
+    @model_validator(mode="after")
+    def _additional_tasks_fit(self) -> Self:
+        columns = [*MAIN_METRICS, *(entry.column for entry in self.additional)]
+        if repeated := [column for column in columns if columns.count(column) > 1]:
+            raise ValueError(f"additional has the column '{repeated[0]}', which another score has")
+        for task in {entry.task for entry in self.additional}:
+            items = {entry.items for entry in self.additional if entry.task == task}
+            if len(items) > 1 or (task in PAPER_TASKS and items != {None}):
+                raise ValueError(f"additional has items for '{task}', whose other scores are measured on other items")
+        return self
+
+    @property
+    def all_tasks(self) -> tuple[str, ...]:
+        """lm-eval's names of the tasks that are run: the paper's, then the others, each once."""
+        return tuple(dict.fromkeys((*self.tasks, *(entry.task for entry in self.additional))))
+
+    @property
+    def own_items(self) -> dict[str, str]:
+        """Task → sha256 of its item file, for tasks that have one in place of the source's items."""
+        return {entry.task: entry.items for entry in self.additional if entry.items is not None}
+
+    def of_task(self, task: str) -> Self:
+        """The part of the spec that concerns one task."""
+        return self.model_copy(
+            update={
+                "tasks": tuple(name for name in self.tasks if name == task),
+                "additional": tuple(entry for entry in self.additional if entry.task == task),
+            }
+        )
 
 
 class NeedleSamplesSpec(Spec):

@@ -12,6 +12,7 @@ from typing import Any
 from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.architectures.accounting import parameters
 from tlm_repro.architectures.registry import architecture
+from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.config.axes import experiment_axes
 from tlm_repro.config.experiments import AllocationConfig
@@ -21,7 +22,14 @@ from tlm_repro.evaluation.benchmarks.folder import items_fingerprint, read_sourc
 from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.spec.base import slug
 from tlm_repro.spec.data import DataSpec, HeldOut
-from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleSpec, NoveltySpec, ValidationSpec, ZeroShotSpec
+from tlm_repro.spec.evaluation import (
+    AdditionalTask,
+    NeedleSamplesSpec,
+    NeedleSpec,
+    NoveltySpec,
+    ValidationSpec,
+    ZeroShotSpec,
+)
 from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
 
 NOMINAL_TOLERANCE = 0.015
@@ -237,11 +245,13 @@ def _add_suites(grid: Grid) -> None:
 
 
 def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShotSpec:
-    """Raises ConfigError where the folder of fetched items isn't there, isn't whole or lacks a task."""
+    """Raises ConfigError where a file or folder of items isn't there, or the folder isn't whole or lacks a task."""
     items = None
+    additional = additional_tasks(benchmarks)
     if benchmarks.path is not None:
+        from_folder = (*benchmarks.tasks, *(entry.task for entry in additional if entry.items is None))
         try:
-            items = items_fingerprint(read_sources(Path(benchmarks.path), benchmarks.tasks))
+            items = items_fingerprint(read_sources(Path(benchmarks.path), from_folder))
         except EvaluationError as error:
             raise ConfigError(f"evaluation.zero_shot.path: {error}") from None
     return ZeroShotSpec(
@@ -251,7 +261,24 @@ def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShot
         limit=benchmarks.limit,
         items=items,
         revisions=benchmarks.revisions,
+        additional=additional,
     )
+
+
+def additional_tasks(benchmarks: ZeroShotConfig) -> tuple[AdditionalTask, ...]:
+    """What can change the scores of the additional benchmarks: task, metric and the contents of an item file."""
+    tasks = []
+    for place, entry in enumerate(benchmarks.additional):
+        try:
+            items = None if entry.items is None else sha256_file(Path(entry.items))
+        except OSError as error:
+            raise ConfigError(
+                f"evaluation.zero_shot.additional.{place}.items: {entry.items!r} can't be read ({error.strerror}). "
+                "Name a JSONL file, relative to where the workflow runs"
+            ) from None
+        column = entry.benchmark.column
+        tasks.append(AdditionalTask(column=column, task=entry.task, metric=entry.metric, items=items))
+    return tuple(tasks)
 
 
 def needle_spec(needles: NeedleConfig, data: DataSpec) -> NeedleSpec:
