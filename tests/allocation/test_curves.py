@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlm_repro.allocation.curves import SCHEDULES
+from tlm_repro.allocation.curves import CURVES
 from tlm_repro.errors import ConfigError
 
 TAPERS = ("linear", "cosine", "sigmoid")
 
 
 def shape(name: str, layers: int, **parameters) -> list[float]:
-    return SCHEDULES[name].multipliers(layers, **parameters)
+    return CURVES[name].multipliers(layers, **parameters)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_v_shape_has_its_waist_inside_whatever_the_depth(layers, position):
     assert min(values) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CURVES)
 def test_every_schedule_works_at_its_least_depth_and_says_so_below(name):
-    schedule = SCHEDULES[name]
+    schedule = CURVES[name]
     values = schedule.multipliers(schedule.minimum_layers)
     assert len(values) == schedule.minimum_layers
     assert all(math.isfinite(value) for value in values)
@@ -131,16 +131,16 @@ def test_every_schedule_works_at_its_least_depth_and_says_so_below(name):
         schedule.multipliers(schedule.minimum_layers - 1)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CURVES)
 def test_every_schedule_names_its_source_and_suits_a_run_id(name):
-    schedule = SCHEDULES[name]
+    schedule = CURVES[name]
     assert schedule.name == name
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
     assert schedule.title
     assert schedule.source
-    assert {*schedule.labelled, *schedule.symbols} <= set(schedule.parameters)
+    assert all(parameter.meaning for parameter in schedule.parameters.values())
     if schedule.pinned_ends:
-        assert schedule.parameters["start"] + schedule.parameters["end"] == 2
+        assert schedule.defaults["start"] + schedule.defaults["end"] == 2
 
 
 @pytest.mark.parametrize(

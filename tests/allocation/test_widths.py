@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlm_repro.allocation.curves import SCHEDULES
+from tlm_repro.allocation.curves import CURVES
 from tlm_repro.allocation.widths import label, layer_widths, summary
 from tlm_repro.errors import ConfigError
 
@@ -134,7 +134,7 @@ def test_no_other_falling_widths_with_these_ends_deviate_less(schedule, layers, 
     assert deviation(widths) == pytest.approx(min(map(deviation, candidates)), abs=1e-6)
 
 
-@given(st.sampled_from(sorted(SCHEDULES)), st.integers(2, 20), st.integers(1, 80))
+@given(st.sampled_from(sorted(CURVES)), st.integers(2, 20), st.integers(1, 80))
 @settings(max_examples=300, deadline=None)
 def test_every_schedule_keeps_the_budget(schedule, thirds_of_layers, multiple):
     layers, width = 3 * thirds_of_layers, 32 * multiple
@@ -142,7 +142,7 @@ def test_every_schedule_keeps_the_budget(schedule, thirds_of_layers, multiple):
     assert len(widths) == layers
     assert sum(widths) == layers * width
     assert all(each % 16 == 0 and each >= 0 for each in widths)
-    shape = SCHEDULES[schedule]
+    shape = CURVES[schedule]
     if not shape.pinned_ends:
         multipliers = shape.multipliers(layers)
         scale = width * layers / math.fsum(multipliers)

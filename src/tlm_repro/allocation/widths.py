@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from tlm_repro.allocation.budget import apportion, nearest
-from tlm_repro.allocation.curves import SCHEDULES, Schedule
+from tlm_repro.allocation.curves import CURVES, Curve
 from tlm_repro.errors import ConfigError
 
 STEP = 16  # every width is a multiple of it (paper, text on rounding)
@@ -24,7 +24,7 @@ def layer_widths(schedule: str, layers: int, width: int, **parameters: Any) -> t
     and order allow.
 
     Args:
-        schedule: a name in `SCHEDULES`.
+        schedule: a name in `CURVES`.
         layers: L.
         width: D, the mean, which every layer of the uniform model has; a multiple of 16.
         parameters: of the schedule, where they differ from its defaults.
@@ -51,7 +51,7 @@ def layer_widths(schedule: str, layers: int, width: int, **parameters: Any) -> t
     return tuple(STEP * unit for unit in units)
 
 
-def exact_units(shape: Schedule, multipliers: Sequence[float], mean: int) -> list[int]:
+def exact_units(shape: Curve, multipliers: Sequence[float], mean: int) -> list[int]:
     """Multiplier × mean for each layer. Raises ConfigError where that isn't whole: exact shapes aren't rounded."""
     for multiplier in multipliers:
         units = multiplier * mean
@@ -79,7 +79,7 @@ def pinned_units(multipliers: Sequence[float], mean: int, start: float, end: flo
     return [first, *apportion(inner, len(inner) * mean), last]
 
 
-def relative_units(shape: Schedule, multipliers: Sequence[float], mean: int) -> list[int]:
+def relative_units(shape: Curve, multipliers: Sequence[float], mean: int) -> list[int]:
     """The multipliers, rescaled to the mean and rounded; a layer whose multiplier is 0 gets nothing."""
     if not any(multipliers):
         raise ConfigError(
@@ -88,16 +88,16 @@ def relative_units(shape: Schedule, multipliers: Sequence[float], mean: int) -> 
     return apportion(multipliers, len(multipliers) * mean)
 
 
-def resolve(schedule: str, parameters: Mapping[str, Any]) -> tuple[Schedule, dict[str, Any]]:
+def resolve(schedule: str, parameters: Mapping[str, Any]) -> tuple[Curve, dict[str, Any]]:
     """The schedule of that name and all its parameters, those not given at their defaults.
 
     Raises:
         ConfigError: the schedule or a parameter is unknown, a value isn't a number from 0 up, or the two ends don't
             average to 1.
     """
-    if schedule not in SCHEDULES:
-        raise ConfigError(f"unknown schedule {unknown(schedule, list(SCHEDULES))}")
-    shape = SCHEDULES[schedule]
+    if schedule not in CURVES:
+        raise ConfigError(f"unknown schedule {unknown(schedule, list(CURVES))}")
+    shape = CURVES[schedule]
     for name in parameters:
         if not shape.parameters:
             raise ConfigError(f"schedule '{schedule}' takes no parameters: remove '{name}'")
@@ -105,7 +105,7 @@ def resolve(schedule: str, parameters: Mapping[str, Any]) -> tuple[Schedule, dic
             raise ConfigError(f"schedule '{schedule}': unknown parameter {unknown(name, list(shape.parameters))}")
     values = {
         name: checked(f"schedule '{schedule}': {name}", parameters.get(name, default), default)
-        for name, default in shape.parameters.items()
+        for name, default in shape.defaults.items()
     }
     if shape.pinned_ends:
         check_ends(schedule, values["start"], values["end"])
@@ -160,10 +160,11 @@ def label(schedule: str, **parameters: Any) -> str:
     parts = [schedule]
     for name, value in values.items():
         text = "-".join(map(decimal, value)) if isinstance(value, tuple) else decimal(value)
-        if name in shape.labelled:
+        parameter = shape.parameters[name]
+        if parameter.labelled:
             parts.append(text)
-        elif value != shape.parameters[name]:
-            parts.append(shape.symbols.get(name, name) + text.removesuffix(".0"))
+        elif value != parameter.default:
+            parts.append((parameter.symbol or name) + text.removesuffix(".0"))
     return "-".join(parts)
 
 

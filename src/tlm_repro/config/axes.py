@@ -13,7 +13,7 @@ def sweep_allocations(sweep: SweepConfig) -> dict[str, AllocationConfig]:
     cells = {"uniform": AllocationConfig(schedule="uniform")}
     for start, end in sweep.ratios:
         for schedule in sweep.schedules:
-            allocation = AllocationConfig(schedule=schedule, start=start, end=end)
+            allocation = AllocationConfig.model_validate({"schedule": schedule, "start": start, "end": end})
             cells[f"{schedule}-{start}-{end}"] = allocation
     return cells
 

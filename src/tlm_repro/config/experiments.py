@@ -1,32 +1,37 @@
 """The experiments of a configuration: which allocations are compared, at which scales, with which seeds."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from tlm_repro.allocation.curves import CURVES
 from tlm_repro.allocation.widths import label
 from tlm_repro.config.fields import Name, Number, Section, Seeds
 
 
-class AllocationConfig(Section):
-    """How the MLP budget is spread over depth. A parameter that the schedule doesn't have is an error."""
-
+class _Curve(Section):
     schedule: str = Field(description="`uniform`, `linear`, `cosine`, `sigmoid`, `thirds`, or another published shape.")
-    start: Number | None = Field(default=None, description="First layer's width ÷ D.")
-    end: Number | None = Field(
-        default=None,
-        description="Last layer's width ÷ D; of the tapers start + end = 2, other shapes are rescaled to mean D.",
-    )
-    sharpness: Number | None = Field(default=None, description="Steepness k of the sigmoid. [paper: 10]")
-    multipliers: tuple[Number, Number, Number] | None = Field(
-        default=None, description="Width ÷ D of three equal groups."
-    )
 
-    edge: Number | None = Field(default=None, description="Relative width of the crown's ends.")
-    peak: Number | None = Field(default=None, description="Relative width of the crown's middle.")
-    fraction: Number | None = Field(default=None, description="Share of the layers, in the middle, that have an MLP.")
-    bottleneck: Number | None = Field(default=None, description="Narrowest width of the V ÷ its widest.")
-    position: Number | None = Field(default=None, description="Depth of the V's narrowest layer, 0…1.")
+
+def _parameters() -> type[Section]:
+    """A section with an optional key for each parameter of each curve."""
+    fields: dict[str, Any] = {}
+    for curve in CURVES.values():
+        for name, parameter in curve.parameters.items():
+            default = parameter.default
+            kind: Any = tuple[(Number,) * len(default)] if isinstance(default, tuple) else Number  # type: ignore[misc]
+            fields.setdefault(name, (kind | None, Field(default=None, description=parameter.meaning)))
+    return create_model("_Parameters", __base__=_Curve, **fields)
+
+
+if TYPE_CHECKING:
+    _Parameters = _Curve
+else:
+    _Parameters = _parameters()
+
+
+class AllocationConfig(_Parameters):
+    """How the MLP budget is spread over depth. A parameter that the schedule doesn't have is an error."""
 
     def parameters(self) -> dict[str, Any]:
         """The parameters that are given, as `layer_widths` takes them."""

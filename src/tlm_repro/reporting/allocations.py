@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from tlm_repro.allocation.curves import SCHEDULES, Schedule
+from tlm_repro.allocation.curves import CURVES, Curve
 from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.figures import LEVEL_COLOUR, groups
 from tlm_repro.reporting.results import Results
@@ -60,10 +60,10 @@ def facts(results: Results, cells: Cells, uniform: Cells) -> dict[str, Any]:
     }
 
 
-def schedule(allocation: str) -> Schedule:
+def schedule(allocation: str) -> Curve:
     """The schedule of a canonical allocation, which begins with its name."""
-    names = [name for name in SCHEDULES if f"{allocation}-".startswith(f"{name}-")]
-    return SCHEDULES[max(names, key=len)]
+    names = [name for name in CURVES if f"{allocation}-".startswith(f"{name}-")]
+    return CURVES[max(names, key=len)]
 
 
 def figure(frame: pd.DataFrame) -> Figure:
