@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import record_files
 
 DEPTHS = (0.0, 0.5, 1.0)
 WriteNeedles = Callable[..., tuple[list[Path], dict[str, Any]]]
@@ -67,21 +68,16 @@ def view_file(tmp_path: Path) -> Callable[[list[Path], dict[str, Any]], str]:
 
 def evaluation(suite: str, run: str, labels: dict[str, Any], scores: dict[str, float], samples: int) -> dict[str, Any]:
     """An evaluation's file. Zero-shot ones hold one accuracy."""
-    facts = {"parameters": 9, "forward_flops": 9, "training_flops": 9, "tokens": 9, "layers": 2, "model_width": 8}
     values = scores if suite == "niah" else {"piqa": 0.5}
     each = samples // len(DEPTHS)
     rows = {
         name: [{"depth": depth, "found": round(value * each), "needed": each} for depth in DEPTHS]
         for name, value in scores.items()
     }
-    return {
-        "schema": 1,
-        "kind": "evaluation",
-        "suite": suite,
-        "run": {"id": run, **labels},
-        "model": {**facts, "intermediate_sizes": [16, 16]},
-        "metrics": {name: {"value": value, "stderr": 0.0, "items": samples} for name, value in values.items()},
-        "details": {"needles": rows, "rope_scaling": {"kind": "none", "lengths": {}}, "generator": "own"},
-        "versions": {"torch": "2"},
-        "device": "cpu",
-    }
+    return record_files.evaluation(
+        suite,
+        {},
+        run={"id": run, **labels},
+        metrics={name: {"value": value, "stderr": 0.0, "items": samples} for name, value in values.items()},
+        details={"needles": rows, "rope_scaling": {"kind": "none", "lengths": {}}, "generator": "own"},
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import record_files
 
 from tlm_repro.reporting import cost
 
@@ -13,17 +14,19 @@ H100, CPU = "NVIDIA H100 80GB HBM3", "cpu"
 
 def write(folder: Path, run: str, scale: str, suite: str = "validation", **changes: Any) -> Path:
     """An evaluation file of a run that took 10 hours on 8 H100, or as `changes` say."""
-    labels = {"id": run, "architecture": "transformer", "scale": scale, "allocation": "uniform", "seed": 0}
-    facts = {"forward_flops": 1, "layers": 2, "model_width": 8, "intermediate_sizes": [16, 16]}
+    labels = record_files.run(scale, seed="abc".index(run))
     training = {"device": H100, "wall_time_s": 36_000.0, "device_seconds": 288_000.0}
     values = {"parameters": 440_000_000, "training_flops": 3 * 10**19, "tokens": 10**10, "wall_time_s": 60.0}
     values |= {"training": training if suite == "validation" else None} | changes
-    content = {
-        "run": labels,
-        "model": {**facts, **{name: values[name] for name in ("parameters", "training_flops", "tokens")}},
-        "wall_time_s": values["wall_time_s"],
-        "details": {"training": values["training"]} if values["training"] else {},
-    }
+    facts = {name: values[name] for name in ("parameters", "training_flops", "tokens")}
+    content = record_files.evaluation(
+        suite,
+        {},
+        run=labels,
+        model=record_files.FACTS | facts,
+        wall_time_s=values["wall_time_s"],
+        details={"training": values["training"]} if values["training"] else {},
+    )
     path = folder / f"{run}-{suite}.json"
     path.write_text(json.dumps(content))
     return path
@@ -90,5 +93,8 @@ def test_old_files_have_no_training(tmp_path: Path):
 
 def test_models_trained_elsewhere_cost_nothing_here(tmp_path: Path):
     path = tmp_path / "external.json"
-    path.write_text(json.dumps({"external": {"name": "GPT-2"}, "wall_time_s": 5.0}))
+    content = record_files.evaluation("zero_shot", {"piqa": 0.5}, wall_time_s=5.0)
+    content["external"] = {"name": "GPT-2", "source": "hub", "path": "gpt2", "revision": "main"}
+    del content["run"], content["model"]
+    path.write_text(json.dumps(content))
     assert cost.table(cost.load([path]), toy=False).empty

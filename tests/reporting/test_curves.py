@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import curves, formats, sheets
 from tlm_repro.reporting.results import Results, frames
@@ -31,7 +32,7 @@ def case(
         cells.append({**labels, "label": label, "allocation": "uniform" if label == "uniform" else "cosine-1.5-0.5"})
         models.append({"run": run, "parameters": 9, "forward_flops": 1, "training_flops": 5600, "tokens": 800})
         if content:
-            held[run] = content
+            held[run] = Curve.model_validate(content)
     view = ExperimentView(experiment="main", toy=toy, config="test", cells=cells)
     results = frames([], models)
     return Results(results.metrics, results.models, curves=held), {"main": view}

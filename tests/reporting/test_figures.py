@@ -15,6 +15,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from tlm_repro.allocation.widths import layer_widths
+from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import allocations, curves, figures, heatmaps, novelty_pairs, scaling, style, tables
@@ -125,7 +126,8 @@ def trained() -> tuple[Results, dict[str, ExperimentView]]:
         models.append({"run": run, "parameters": 9, "training_flops": 8e20, "tokens": 100_000_000_000})
         tokens = [1_000_000_000 * (place + 1) for place in range(100)]
         losses = [2 + 8 / (place + 1) for place in range(100)]
-        found[run] = {"step": tokens, "tokens": tokens, "loss": losses, "validation": {"tokens": [], "loss": []}}
+        curve = {"step": tokens, "tokens": tokens, "loss": losses, "validation": {"tokens": [], "loss": []}}
+        found[run] = Curve.model_validate(curve)
     view = ExperimentView.model_validate({"experiment": "main", "toy": True, "config": "demo", "cells": cells})
     return replace(frames([], models), curves=found), {"main": view}
 

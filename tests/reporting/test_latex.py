@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import allocations, cost, curves, formats, needle, novelty_pairs, results, scaling, tables
@@ -58,8 +59,9 @@ def measured() -> tuple[results.Results, dict[str, ExperimentView]]:
             models[run] = {**facts, "run": run, "model_width": 8, "intermediate_sizes": WIDTHS.get(label, (64,) * 4)}
             steps = range(1, 9)
             losses = [loss + 1 / step for step in steps]
-            held[run] = {"step": list(steps), "tokens": [100 * step for step in steps], "loss": losses}
-            held[run]["validation"] = {"tokens": [800], "loss": [loss]}
+            content = {"step": list(steps), "tokens": [100 * step for step in steps], "loss": losses}
+            content["validation"] = {"tokens": [800], "loss": [loss]}
+            held[run] = Curve.model_validate(content)
         views[experiment] = ExperimentView.model_validate(
             {"experiment": experiment, "toy": True, "config": "100 % & more_", "cells": cells}
         )

@@ -114,7 +114,7 @@ def test_a_file_whose_needles_are_malformed_is_named(needle_files):
     paths, _ = needle_files(
         SCORES, details={"needles": {"niah_single_1_4096": [{"depth": 2, "found": 1, "needed": 1}]}}
     )
-    with pytest.raises(ArtifactError, match=r"niah-4567cdef\.json is not a usable needles file: .*depth"):
+    with pytest.raises(ArtifactError, match=r"niah-4567cdef\.json is not a usable evaluation file: .*depth"):
         needle.load(paths)
 
 

@@ -5,8 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
+import record_files
 
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import published, results
 
 ACCURACIES = dict(
@@ -18,28 +20,11 @@ ACCURACIES = dict(
 )
 
 
-def evaluation(run: str = "a_run-1", suite: str = "validation", **metrics: float) -> dict:
-    return {
-        "schema": 1,
-        "kind": "evaluation",
-        "suite": suite,
-        "run": {"id": run, "architecture": "transformer", "scale": "toy", "allocation": "uniform", "seed": 0},
-        "model": {
-            "parameters": 1000,
-            "forward_flops": 2000,
-            "training_flops": 3000,
-            "tokens": 400,
-            "layers": 2,
-            "model_width": 8,
-            "intermediate_sizes": [32, 16],
-        },
-        "spec": {"suite": suite},
-        "metrics": {name: {"value": value, "stderr": 0.01, "items": 10} for name, value in metrics.items()},
-        "details": {},
-        "versions": {},
-        "device": "cpu",
-        "wall_time_s": 1.0,
-    }
+RUN = record_files.run()["id"]
+
+
+def evaluation(suite: str = "validation", seed: int = 0, **metrics: float) -> dict:
+    return record_files.evaluation(suite, metrics, run=record_files.run(seed=seed))
 
 
 def written(folder: Path, name: str, content: object) -> Path:
@@ -54,11 +39,11 @@ def test_files_become_tidy_rows_and_model_facts(tmp_path):
         written(tmp_path, "zero", evaluation(suite="zero_shot", **ACCURACIES)),
     ]
     found = results.load(paths)
-    loss = found.find("a_run-1", "val_loss")
+    loss = found.find(RUN, "val_loss")
     assert (loss.value, loss.stderr) == (2.5, 0.01)
-    assert found.find("a_run-1", "piqa").value == 0.687
-    assert found.find("a_run-1", "unknown") is None
-    row = found.metrics.loc[("a_run-1", "val_ppl")]
+    assert found.find(RUN, "piqa").value == 0.687
+    assert found.find(RUN, "unknown") is None
+    row = found.metrics.loc[(RUN, "val_ppl")]
     assert (row["architecture"], row["scale"], row["seed"], row["suite"], row["items"]) == (
         "transformer",
         "toy",
@@ -66,35 +51,34 @@ def test_files_become_tidy_rows_and_model_facts(tmp_path):
         "validation",
         10,
     )
-    assert found.models.loc["a_run-1", "training_flops"] == 3000
-    assert found.models.loc["a_run-1", "intermediate_sizes"] == (32, 16)
+    assert found.models.loc[RUN, "training_flops"] == 3000
+    assert found.models.loc[RUN, "intermediate_sizes"] == (32, 16)
 
 
 def test_average_is_the_plain_mean_as_in_table_2(tmp_path):
     found = results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **ACCURACIES))])
-    average = found.find("a_run-1", "avg")
+    average = found.find(RUN, "avg")
     assert round(100 * average.value, 2) == 52.25  # the paper's first row
     assert average.stderr == pytest.approx(0.01 / math.sqrt(8))
 
 
 def test_average_needs_all_eight(tmp_path):
     some = {name: value for name, value in ACCURACIES.items() if name != "boolq"}
-    assert (
-        results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **some))]).find("a_run-1", "avg") is None
-    )
+    assert results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **some))]).find(RUN, "avg") is None
 
 
 BLOCKS = {"data": "text-1", "sequence_length": 8, "windows": [2, 1], "loss": [2.4, 2.7]}
 
 
 def test_losses_by_block_are_read_where_a_file_has_them(tmp_path):
-    files = {name: evaluation(name, val_loss=2.5, val_ppl=math.exp(2.5)) for name in ("old", "new")}
+    seeds = {"old": 0, "new": 1}
+    files = {name: evaluation(seed=seed, val_loss=2.5, val_ppl=math.exp(2.5)) for name, seed in seeds.items()}
     files["new"]["details"] = {"windows": 3, "blocks": BLOCKS}
     found = results.load([written(tmp_path, name, content) for name, content in files.items()])
-    assert found.find("old", "val_loss").blocks is None
-    blocks = found.find("new", "val_loss").blocks
+    assert found.find(files["old"]["run"]["id"], "val_loss").blocks is None
+    blocks = found.find(files["new"]["run"]["id"], "val_loss").blocks
     assert (blocks.windows, blocks.loss, blocks.sequence_length, blocks.data) == ((2, 1), (2.4, 2.7), 8, "text-1")
-    assert found.find("new", "val_ppl").blocks is None
+    assert found.find(files["new"]["run"]["id"], "val_ppl").blocks is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +141,7 @@ def test_disagreeing_facts_are_refused(tmp_path):
     other = evaluation(suite="zero_shot", piqa=0.5)
     other["model"]["parameters"] = 1001
     paths = [written(tmp_path, "one", evaluation(val_loss=1.0)), written(tmp_path, "two", other)]
-    with pytest.raises(ArtifactError, match="disagree on 'parameters' of run a_run-1"):
+    with pytest.raises(ArtifactError, match=f"disagree on 'parameters' of run {RUN}"):
         results.load(paths)
 
 
@@ -170,7 +154,7 @@ def test_missing_cell_names_the_run_and_its_target(tmp_path):
         "allocation": "cosine-1.5-0.5",
         "seed": 3,
     }
-    view = results.View(
+    view = ExperimentView(
         experiment="main", toy=True, config="demo", cells=[{**cell, "run": "lost-7", "width": 128, "layers": 4}]
     )
     with pytest.raises(ArtifactError, match=r"run lost-7 has no zero_shot evaluation.*snakemake evaluations"):
@@ -243,13 +227,15 @@ def test_models_trained_elsewhere_are_kept_apart_and_printed(tmp_path):
     from tlm_repro.cli import app
 
     external = {"name": "other", "source": "hub", "path": "a/other", "revision": "0" * 40}
-    elsewhere = {key: value for key, value in evaluation(**ACCURACIES).items() if key not in ("run", "model")}
+    elsewhere = {
+        key: value for key, value in evaluation("zero_shot", **ACCURACIES).items() if key not in ("run", "model")
+    }
     paths = [
         written(tmp_path, "ours", evaluation(piqa=0.25)),
-        written(tmp_path, "other", elsewhere | {"external": external, "suite": "zero_shot"}),
+        written(tmp_path, "other", elsewhere | {"external": external}),
     ]
     found = results.load(paths)
-    assert set(found.metrics["run"]) == {"a_run-1"}
+    assert set(found.metrics["run"]) == {RUN}
     rows = found.external.set_index("metric")
     assert rows.loc["piqa", "value"] == 0.687
     assert rows.loc["avg", "value"] == pytest.approx(sum(ACCURACIES.values()) / 8)
@@ -257,5 +243,5 @@ def test_models_trained_elsewhere_are_kept_apart_and_printed(tmp_path):
     printed = CliRunner().invoke(app, ["scores", *map(str, paths)])
     assert printed.exit_code == 0
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.stdout.splitlines()]
-    assert ["a_run-1", "validation", "piqa", "0.25", "0.01", "10"] in cells
+    assert [RUN, "validation", "piqa", "0.25", "0.01", "10"] in cells
     assert ["other", "zero_shot", "piqa", "0.687", "0.01", "10"] in cells

@@ -4,6 +4,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import record_files
+
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.artifacts.manifest import write_manifest
@@ -70,18 +72,14 @@ def evaluation(spec: RunSpec, suite: Any) -> dict[str, Any]:
             "rope_scaling": {"kind": "none", "lengths": {}},
             "generator": "own",
         }
-    return {
-        "schema": 1,
-        "kind": "evaluation",
-        "suite": suite.suite,
-        "run": {"id": spec.id, **spec.labels.model_dump()},
-        "model": facts,
-        "metrics": {name: {"value": value, "stderr": 0.01, "items": 6} for name, value in values.items()},
-        "details": details,
-        "versions": {"torch": "2"},
-        "device": "cpu",
-        "wall_time_s": 1.0,
-    }
+    return record_files.evaluation(
+        suite.suite,
+        values,
+        run={"id": spec.id, **spec.labels.model_dump()},
+        model=facts,
+        spec=suite.canonical(),
+        details=details,
+    )
 
 
 def novelty(spec: RunSpec | None, name: str) -> dict[str, Any]:

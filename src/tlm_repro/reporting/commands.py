@@ -15,9 +15,9 @@ from tlm_repro.errors import ArtifactError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tlm_repro.records.evaluation import NeedleEvaluation
     from tlm_repro.records.novelty import Novelty
     from tlm_repro.records.view import ExperimentView, View
-    from tlm_repro.reporting.needle import Needles
     from tlm_repro.reporting.results import Results
 
 app = typer.Typer()
@@ -286,11 +286,11 @@ def _novelty(files: Sequence[Path]) -> "list[Novelty]":
     return results.load_novelty(_of_kind(files, "novelty"))
 
 
-def _needles(files: Sequence[Path]) -> "list[Needles]":
+def _needles(files: Sequence[Path]) -> "list[NeedleEvaluation]":
     """The needle-in-a-haystack evaluations among the files."""
     from tlm_repro.reporting import needle
 
-    return needle.load(path for path in _of_kind(files, "evaluation") if read_json(path).get("suite") == "niah")
+    return needle.load(_of_kind(files, "evaluation"))
 
 
 def _caption(figure: str) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from tlm_repro.devices import find_device
-from tlm_repro.records.base import Record
-from tlm_repro.records.evaluation import Facts, RunIdentity
+from tlm_repro.records.evaluation import Evaluation, Facts, RunIdentity, TrainingCost, ValidationEvaluation
 from tlm_repro.reporting import cells
 
 NOT_RECORDED = "not recorded"
@@ -23,33 +22,12 @@ JOULES = 3.6e6  # of a kilowatt-hour
 UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
-class Training(Record):
-    """Of all attempts; `device` is that of the last. `device_seconds` counts each attempt's time times its devices."""
-
-    device: str
-    wall_time_s: float
-    device_seconds: float | None = None
-
-    @property
-    def energy(self) -> float | None:
-        """kWh of the devices' boards at full load; None where the time or the board's power isn't known."""
-        device = find_device(self.device)
-        if self.device_seconds is None or device is None or device.watts is None:
-            return None
-        return device.watts * self.device_seconds / JOULES
-
-
-class Details(Record):
-    training: Training | None = None  # in a validation's file; older ones have none
-
-
-class Timed(Record):
-    """An evaluation file, as far as its cost goes."""
-
-    run: RunIdentity | None = None
-    model: Facts | None = None
-    wall_time_s: float | None = None
-    details: Details = Details()
+def energy(training: TrainingCost) -> float | None:
+    """kWh of the devices' boards at full load; None where the time or the board's power isn't known."""
+    device = find_device(training.device)
+    if training.device_seconds is None or device is None or device.watts is None:
+        return None
+    return device.watts * training.device_seconds / JOULES
 
 
 @dataclass
@@ -58,16 +36,16 @@ class Spent:
 
     run: RunIdentity
     facts: Facts
-    training: Training | None = None
+    training: TrainingCost | None = None
     evaluation: float = 0.0
 
 
-def load(paths: Iterable[Path]) -> list[Timed]:
+def load(paths: Iterable[Path]) -> list[Evaluation]:
     """Reads evaluation files, in order of their names. Raises ArtifactError naming a file that can't be used."""
-    return [Timed.read(path) for path in sorted(paths)]
+    return [Evaluation.read(path) for path in sorted(paths)]
 
 
-def table(files: Sequence[Timed], *, toy: bool) -> pd.DataFrame:
+def table(files: Sequence[Evaluation], *, toy: bool) -> pd.DataFrame:
     """One row an architecture and scale, each run counted once however many experiments show it, and one for all.
 
     Times in seconds, energy in kWh. `timed` and `estimated` say for how many of the runs the training's time and energy
@@ -78,8 +56,9 @@ def table(files: Sequence[Timed], *, toy: bool) -> pd.DataFrame:
         if file.run is None or file.model is None:
             continue
         spent = runs.setdefault(file.run.id, Spent(file.run, file.model))
-        spent.training = spent.training or file.details.training
-        spent.evaluation += file.wall_time_s or 0.0
+        if isinstance(file, ValidationEvaluation):
+            spent.training = spent.training or file.details.training
+        spent.evaluation += file.wall_time_s
     groups: dict[tuple[str, str], list[Spent]] = {}
     for spent in runs.values():
         groups.setdefault((spent.run.architecture, spent.run.scale), []).append(spent)
@@ -91,7 +70,7 @@ def table(files: Sequence[Timed], *, toy: bool) -> pd.DataFrame:
 
 def summed(architecture: str, scale: str, runs: Sequence[Spent]) -> dict[str, Any]:
     trained = [run.training for run in runs if run.training]
-    energies = [energy for training in trained if (energy := training.energy) is not None]
+    energies = [kwh for training in trained if (kwh := energy(training)) is not None]
     parameters = [run.facts.parameters for run in runs]
     flops = [run.facts.training_flops for run in runs]
     return {

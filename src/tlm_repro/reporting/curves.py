@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from tlm_repro.records.base import Record
+from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.style import LINES, NEUTRAL, PALETTE, architecture_title, blank, theme
@@ -33,18 +33,6 @@ ACROSS = 4  # pairs side by side
 SMOOTHED = 9  # points
 START = 0.1  # share of the training whose steep fall isn't shown
 NO_CURVES = "These evaluation files hold no training curve:\nthey were made before it was kept."
-
-
-class Points(Record):
-    tokens: tuple[int, ...]
-    loss: tuple[float, ...]
-
-
-class Curve(Points):
-    """As `evaluation.training_curve` makes it."""
-
-    step: tuple[int, ...]
-    validation: Points
 
 
 @dataclass(frozen=True)
@@ -90,9 +78,8 @@ def alike(results: Results, uniform: Cells, other: Cells) -> dict[int, tuple[Cur
     """Seed → the two curves, where both runs have one; all with the same steps as the first seed's."""
     found: dict[int, tuple[Curve, Curve]] = {}
     for seed in sorted(uniform.keys() & other.keys()):
-        raw = [results.curves.get(cells[seed].run) for cells in (uniform, other)]
-        if all(raw):
-            one, two = (Curve.model_validate(curve) for curve in raw)
+        one, two = (results.curves.get(cells[seed].run) for cells in (uniform, other))
+        if one and two:
             first = next(iter(found.values()))[0] if found else one
             if one.step == two.step == first.step:
                 found[seed] = (one, two)

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from pydantic import Field
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.base import Record
-from tlm_repro.records.evaluation import RunIdentity
+from tlm_repro.records.evaluation import Evaluation, NeedleEvaluation
 from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.tables import against_uniform, found_level
@@ -39,32 +37,6 @@ class Metric(NamedTuple):
     @property
     def name(self) -> str:
         return f"{NEEDLES}{self.task}_{self.length}"
-
-
-class Depth(Record):
-    """The needles of one depth (0: start of the text, 1: its end): how many were found, of how many."""
-
-    depth: float = Field(ge=0, le=1)
-    found: int = Field(ge=0)
-    needed: int = Field(ge=1)
-
-
-class Scaling(Record):
-    kind: str
-
-
-class Details(Record):
-    needles: dict[str, tuple[Depth, ...]]
-    rope_scaling: Scaling | None = None
-    generator: str = "own"
-
-
-class Needles(Record):
-    """The part of a needle evaluation's file that results by depth are made from; `run` is None for external models."""
-
-    suite: str
-    run: RunIdentity | None = None
-    details: Details
 
 
 def task_title(task: str) -> str:
@@ -99,7 +71,7 @@ def training_length(view: ExperimentView) -> float:
     return math.nan if view.sequence_length is None else float(view.sequence_length)
 
 
-def table(results: Results, view: ExperimentView, files: Sequence["Needles"] = ()) -> pd.DataFrame:
+def table(results: Results, view: ExperimentView, files: Sequence[NeedleEvaluation] = ()) -> pd.DataFrame:
     """Table 3: per architecture and scale the uniform row, the tapered row, and tapered − uniform.
 
     Columns `<metric>` are in percent (`quantity` "level") or percentage points ("difference"), `<metric>_low` and
@@ -140,12 +112,13 @@ def row(
     return line
 
 
-def load(paths: Iterable[Path]) -> list[Needles]:
-    """Reads needle evaluations, in order of their names. Raises ArtifactError naming a file that can't be used."""
-    return [Needles.read(path) for path in sorted(paths)]
+def load(paths: Iterable[Path]) -> list[NeedleEvaluation]:
+    """The needle evaluations among evaluation files, by name. Raises ArtifactError naming a file that can't be used."""
+    evaluations = [Evaluation.read(path) for path in sorted(paths)]
+    return [evaluation for evaluation in evaluations if isinstance(evaluation, NeedleEvaluation)]
 
 
-def by_depth(found: Sequence[Needles], view: ExperimentView) -> pd.DataFrame:
+def by_depth(found: Sequence[NeedleEvaluation], view: ExperimentView) -> pd.DataFrame:
     """One row a label, task, length and depth (0 to 1), seeds added up: how many needles were found. Uniform is first.
 
     Files of runs that `view` doesn't have are left out. Raises ArtifactError, naming the run, for a cell that lacks its
@@ -172,7 +145,7 @@ def by_depth(found: Sequence[Needles], view: ExperimentView) -> pd.DataFrame:
     return counts.reset_index()
 
 
-def scaling(found: Sequence[Needles]) -> str:
+def scaling(found: Sequence[NeedleEvaluation]) -> str:
     """The RoPE scaling that the files were made with; empty where positions were read as trained."""
     kinds = {file.details.rope_scaling.kind for file in found if file.details.rope_scaling}
     return ", ".join(sorted(kinds - {"none"}))
@@ -184,5 +157,5 @@ def conditions(rope_scaling: str, generator: str) -> list[str]:
     return found + (["Prompts: lm-eval's own niah tasks."] if "lm_eval" in generator else [])
 
 
-def generators(found: Sequence[Needles]) -> str:
+def generators(found: Sequence[NeedleEvaluation]) -> str:
     return ", ".join(sorted({file.details.generator for file in found}))

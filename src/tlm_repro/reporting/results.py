@@ -13,7 +13,7 @@ from typing import Any, cast
 import pandas as pd
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.evaluation import Evaluation, Metric
+from tlm_repro.records.evaluation import Curve, Evaluation, Metric, ValidationEvaluation
 from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.spec.metrics import ACCURACIES
@@ -39,7 +39,7 @@ class Results:
     metrics: pd.DataFrame
     models: pd.DataFrame
     external: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=EXTERNAL_COLUMNS))
-    curves: dict[str, Any] = field(default_factory=dict)  # run → how its training went, as `reporting.curves` reads it
+    curves: dict[str, Curve] = field(default_factory=dict)  # run → its training losses
     blocks: dict[str, Blocks] = field(default_factory=dict)  # run → its validation loss by blocks of the text
 
     def find(self, run: str, metric: str) -> Measurement | None:
@@ -110,7 +110,7 @@ def load(paths: Iterable[Path]) -> Results:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     models: dict[str, tuple[Path, dict[str, Any]]] = {}
     external: list[dict[str, Any]] = []
-    curves: dict[str, Any] = {}
+    curves: dict[str, Curve] = {}
     blocks: dict[str, Blocks] = {}
     for path in sorted(paths):
         evaluation = Evaluation.read(path)
@@ -125,10 +125,10 @@ def load(paths: Iterable[Path]) -> Results:
             raise ArtifactError(
                 f"{path} and {first} disagree on '{changed}' of run {run.id}: delete both and evaluate the run again"
             )
-        if evaluation.details.curve:
-            curves[run.id] = evaluation.details.curve
-        if evaluation.details.blocks:
-            blocks[run.id] = evaluation.details.blocks
+        if isinstance(evaluation, ValidationEvaluation):
+            details = evaluation.details
+            curves |= {run.id: details.curve} if details.curve else {}
+            blocks |= {run.id: details.blocks} if details.blocks else {}
         labels = {"run": run.id, **run.model_dump(exclude={"id"}), "suite": evaluation.suite, "file": str(path)}
         for name, metric in with_average(evaluation.metrics).items():
             if (run.id, name) in rows:
