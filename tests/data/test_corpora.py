@@ -5,7 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from tlm_repro.data.corpora import Document, documents, held_out
+from tlm_repro.data.corpora import documents, held_out
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import FilesCorpus, HubCorpus, PackageCorpus
 

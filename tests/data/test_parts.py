@@ -12,10 +12,13 @@ import pandas as pd
 import pytest
 
 from tlm_repro.artifacts.manifest import read_manifest
-from tlm_repro.data import gathering, parts, sources, tokenisation
+from tlm_repro.data import corpora, gathering, parts, tokenisation
 from tlm_repro.data.corpora import documents
 from tlm_repro.data.gathering import gather
 from tlm_repro.data.parts import start, tokenise_parts
+from tlm_repro.data.readers.base import Source
+from tlm_repro.data.readers.files import FilesReader
+from tlm_repro.data.readers.hub import HubReader
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, DataError
@@ -52,7 +55,8 @@ def folders(tmp_path_factory):
 def small_parts(monkeypatch):
     """A part is one file of rows, or about fourteen text files; nothing waits for the disk."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(sources, "SMALLEST_PART", {"hub": 1, "files": 14_000})
+    monkeypatch.setattr(HubReader, "smallest_part", 1)
+    monkeypatch.setattr(FilesReader, "smallest_part", 14_000)
     monkeypatch.setattr(parts, "PART_SHARD_TOKENS", 3000)
     monkeypatch.setattr(gathering, "COPIED_TOKENS", 700)
 
@@ -135,37 +139,37 @@ def test_a_budget_that_ends_with_a_part_ends_the_reading_there(folders, tmp_path
 def test_documents_of_the_sources_are_those_of_the_corpus(folders):
     for kind in ("hub", "jsonl", "text"):
         given = corpus(folders, kind)
-        found = sources.sources(given)
+        found = corpora.reader(given).sources()
         assert [one for source in found for one in documents(given, [source])] == list(documents(given))
         assert [source.index for source in found] == list(range(len(found)))
-    hub = sources.sources(corpus(folders, "hub"))
+    hub = corpora.reader(corpus(folders, "hub")).sources()
     assert [(source.size, source.first_row) for source in hub] == [(14, 14 * number) for number in range(FILES)]
 
 
 def test_rows_that_no_footer_counts_are_counted_by_reading(folders):
     given = HubCorpus(name=str(folders / "rows"), split="train")
-    found = sources.sources(given)
+    found = corpora.reader(given).sources()
     assert [(source.size, source.first_row) for source in found] == [(14, 14 * number) for number in range(FILES)]
     assert [one for source in found for one in documents(given, [source])] == list(documents(given))
 
 
 def test_parts_hold_consecutive_files_up_to_a_size(folders, monkeypatch):
     given = corpus(folders, "hub")
-    found = sources.sources(given)
-    monkeypatch.setattr(sources, "SMALLEST_PART", {"hub": 30})
-    assert [[source.index for source in part] for part in sources.grouped(given, found)] == [[0, 1, 2], [3, 4, 5], [6]]
-    monkeypatch.setattr(sources, "SMALLEST_PART", {"hub": 1})
-    monkeypatch.setattr(sources, "MOST_PARTS", 3)  # a third of 98 rows is 32
-    assert [len(part) for part in sources.grouped(given, found)] == [3, 3, 1]
+    found = corpora.reader(given).sources()
+    monkeypatch.setattr(HubReader, "smallest_part", 30)
+    assert [[source.index for source in part] for part in corpora.grouped(given, found)] == [[0, 1, 2], [3, 4, 5], [6]]
+    monkeypatch.setattr(HubReader, "smallest_part", 1)
+    monkeypatch.setattr(corpora, "MOST_PARTS", 3)  # a third of 98 rows is 32
+    assert [len(part) for part in corpora.grouped(given, found)] == [3, 3, 1]
 
 
 def test_hub_files_fix_the_commit_for_jobs_that_start_later():
     commit = "0123456789abcdef0123456789abcdef01234567"
     given = HubCorpus(name="owner/name", split="train")
-    file = sources.Source(name=f"hf://datasets/owner/name@{commit}/data/a.parquet", index=0, size=1)
-    assert sources.pinned(given, [file]) == given.model_copy(update={"revision": commit})
-    local = sources.Source(name="/mirror/a.parquet", index=0, size=1)
-    assert sources.pinned(given, [local]) == given
+    file = Source(name=f"hf://datasets/owner/name@{commit}/data/a.parquet", index=0, size=1)
+    assert HubReader(given).pinned([file]) == given.model_copy(update={"revision": commit})
+    local = Source(name="/mirror/a.parquet", index=0, size=1)
+    assert HubReader(given).pinned([local]) == given
 
 
 def test_a_killed_job_goes_on_after_the_parts_it_has_done(folders, tmp_path):

@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.data.corpora import Document, documents
+from tlm_repro.data.corpora import documents
+from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import ShardWriter, TokenArray, TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, DataError

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.data.corpora import Document, documents
+from tlm_repro.data.corpora import documents
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import PackageCorpus, PretrainedTokenizer, TrainedTokenizer
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tlm_repro.artifacts.files import read_json, write_json
 from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data import shards, tokenisation
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM

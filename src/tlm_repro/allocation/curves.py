@@ -17,7 +17,7 @@ Function = Callable[..., list[float]]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a curve. A run's label shows a `labelled` one always, others after `symbol` and only if changed."""
+    """A parameter of a curve. A run's label shows a `labelled` one always, others after `symbol` where they changed."""
 
     default: Value
     meaning: str

@@ -14,8 +14,8 @@ from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.files import check_folder_is_ours, read_json, write_json
 from tlm_repro.artifacts.lock import exclusive
 from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
-from tlm_repro.data.corpora import Source, documents
-from tlm_repro.data.sources import grouped, pinned, sources
+from tlm_repro.data.corpora import documents, grouped, reader
+from tlm_repro.data.readers.base import Source
 from tlm_repro.data.tokenisation import (
     FINISHED,
     OWN,
@@ -73,8 +73,9 @@ def start(spec: DataSpec, folder: Path) -> Plan:
     """
     check_folder_is_ours(folder, OWN)
     with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
-        found = sources(spec.corpus)
-        corpus = pinned(spec.corpus, found)
+        corpus_reader = reader(spec.corpus)
+        sources = corpus_reader.sources()
+        corpus = corpus_reader.pinned(sources)
         done = finished(spec, folder)
         if done is None:
             for name in ("manifest.json", FINISHED, "tokenizer"):
@@ -89,7 +90,7 @@ def start(spec: DataSpec, folder: Path) -> Plan:
             corpus=corpus,
             tokenizer_sha256=sha256_file(folder / "tokenizer" / "tokenizer.json"),
             eos_token_id=end,
-            parts=grouped(corpus, found),
+            parts=grouped(corpus, sources),
         )
         write_json(plan_path(folder), plan.canonical())
         return plan

@@ -12,7 +12,7 @@ import numpy as np
 from tlm_repro.artifacts.files import atomic_path
 from tlm_repro.artifacts.manifest import Manifest, read_manifest
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError
 
 if TYPE_CHECKING:

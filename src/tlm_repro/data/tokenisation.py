@@ -19,7 +19,8 @@ from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours
 from tlm_repro.artifacts.lock import exclusive
 from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.data.corpora import Document, documents, held_out
+from tlm_repro.data.corpora import documents, held_out
+from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import ShardWriter
 from tlm_repro.errors import ArtifactError, DataError
 from tlm_repro.spec.data import DataSpec, TrainedTokenizer

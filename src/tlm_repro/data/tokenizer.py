@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import PretrainedTokenizer, TrainedTokenizer
 

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from tlm_repro.artifacts.manifest import read_manifest, versions
-from tlm_repro.data.corpora import Document, documents
+from tlm_repro.data.corpora import documents
+from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.spec.base import Spec, slug
@@ -56,7 +54,8 @@ class HubCorpus(Spec):
         return self.name.rstrip("/").split("/")[-1]
 
 
-Corpus = Annotated[PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
+AnyCorpus = PackageCorpus | FilesCorpus | HubCorpus
+Corpus = Annotated[AnyCorpus, Field(discriminator="kind")]
 
 
 class TrainedTokenizer(Spec):
@@ -102,4 +101,4 @@ class HeldOut(Spec):
     kind: Literal["held_out"] = "held_out"
 
 
-AnyText = Annotated[HeldOut | PackageCorpus | FilesCorpus | HubCorpus, Field(discriminator="kind")]
+AnyText = Annotated[HeldOut | AnyCorpus, Field(discriminator="kind")]

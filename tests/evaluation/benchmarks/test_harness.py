@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.benchmarks.harness import zero_shot
 from tlm_repro.evaluation.benchmarks.items import load_tasks

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hub import HUB
 
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.benchmarks.folder import items_fingerprint, read_sources, rows_sha256
 from tlm_repro.evaluation.benchmarks.items import hub_source, load_tasks, provenance, stock_tasks

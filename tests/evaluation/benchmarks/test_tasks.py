@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.benchmarks.tasks import (
     BENCHMARKS,

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from tlm_repro.data import tokenizer as bpe
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.needle.haystack import sentences, text_pieces
 from tlm_repro.evaluation.needle.samples import (

@@ -22,7 +22,7 @@ from tlm_repro.evaluation.scoring import UNUSABLE, Metric, Scores, summarise
 from tlm_repro.spec.evaluation import RopeScaling, ZeroShotSpec
 
 if TYPE_CHECKING:
-    from tlm_repro.data.corpora import Document
+    from tlm_repro.data.readers.base import Document
     from tlm_repro.evaluation.language_model import CausalLM
 
 

@@ -12,7 +12,7 @@ from tlm_repro.evaluation.benchmarks.tasks import DEMO_ITEMS, ITEMS_VERSION, ben
 from tlm_repro.spec.evaluation import ZeroShotSpec
 
 if TYPE_CHECKING:
-    from tlm_repro.data.corpora import Document
+    from tlm_repro.data.readers.base import Document
 
 
 def load_tasks(

@@ -11,7 +11,7 @@ from tlm_repro.errors import EvaluationError
 from tlm_repro.spec.evaluation import ZeroShotSpec
 
 if TYPE_CHECKING:
-    from tlm_repro.data.corpora import Document
+    from tlm_repro.data.readers.base import Document
 
 DEMO_ITEMS = Path(__file__).parent / "demo"
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from tlm_repro.artifacts.files import check_folder_is_ours, staging
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
-from tlm_repro.data.corpora import Document
+from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.needle import haystack
 from tlm_repro.evaluation.needle.haystack import Haystack

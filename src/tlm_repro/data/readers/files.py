@@ -1,0 +1,62 @@
+"""Local files: one document a text file, or a row of JSONL or Parquet."""
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tlm_repro.data.readers.base import Document, Reader, Source, file_sources, files_of, text_files
+from tlm_repro.data.readers.rows import Rows, parquet_options, row_documents
+from tlm_repro.errors import DataError
+from tlm_repro.spec.data import FilesCorpus
+
+
+class FilesReader(Reader[FilesCorpus]):
+    """Reads kind `files`."""
+
+    def documents(self, only: Sequence[Source] | None = None) -> Iterator[Document]:
+        files = files_of(local_files(self.corpus), only)
+        return text_files(files) if self.corpus.format == "text" else row_files(self.corpus, files)
+
+    def sources(self) -> list[Source]:
+        return file_sources(local_files(self.corpus))
+
+
+def fixed_part(pattern: str) -> Path:
+    """The deepest folder that every match of a pattern lies under."""
+    parts = Path(pattern).parts[:-1]
+    magic = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return Path(*parts[:magic])
+
+
+def local_files(corpus: FilesCorpus) -> dict[str, Path]:
+    """The files that match, by their path below the deepest folder that all the patterns share."""
+    patterns = [os.path.abspath(os.path.expanduser(pattern)) for pattern in corpus.paths]
+    root = os.path.commonpath([fixed_part(pattern) for pattern in patterns])
+    found: dict[str, Path] = {}
+    for given, pattern in zip(corpus.paths, patterns, strict=True):
+        literal = os.path.exists(pattern)  # a file's own name may hold brackets
+        matches = [Path(match) for match in ([pattern] if literal else glob.glob(pattern, recursive=True))]
+        files = [path for path in matches if path.is_file()]
+        if not files:
+            seen = "a folder" if matches else "nothing"
+            raise DataError(
+                f"the corpus path '{given}' matches {seen}, files were expected (looked for {pattern}): correct it"
+            )
+        found |= {path.relative_to(root).as_posix(): path for path in files}
+    return found
+
+
+def row_files(corpus: FilesCorpus, files: Mapping[str, Path]) -> Iterator[Document]:
+    import datasets
+
+    builder = {"jsonl": "json", "parquet": "parquet"}[corpus.format]
+    options = {"fragment_scan_options": parquet_options()} if builder == "parquet" else {}
+    for name, path in sorted(files.items()):
+
+        def rows(path: Path = path) -> Rows:
+            files = glob.escape(str(path))
+            return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
+
+        remedy = f"mend it as {corpus.format}, or leave it out"
+        yield from row_documents(rows, corpus.field, name, source=str(path), remedy=remedy)
