@@ -1,4 +1,3 @@
-import copy
 import json
 import re
 from pathlib import Path
@@ -6,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from small_study import study
 
 from tlm_repro.config.loading import load, parse
 from tlm_repro.config.reference import reference, schema
@@ -15,13 +15,9 @@ ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "config").glob("*.yaml"))]
 
 
-def demo() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "config.yaml").read_text())
-
-
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The demo's configuration with one key set, or deleted where `value` is `...`."""
-    raw = copy.deepcopy(demo())
+    """The tests' own study with one key set, or deleted where `value` is `...`."""
+    raw = study()
     *parents, last = path.split("/")
     node: Any = raw
     for key in parents:
@@ -79,8 +75,9 @@ def test_the_schema_accepts_what_ships_and_refuses_an_unknown_key():
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema())
-    assert validator.is_valid(json.loads(json.dumps(demo())))
-    assert not validator.is_valid({**demo(), "colour": "red"})
+    for path in FILES:
+        assert validator.is_valid(json.loads(json.dumps(yaml.safe_load(path.read_text())))), path
+    assert not validator.is_valid({**study(), "colour": "red"})
 
 
 BAD = [

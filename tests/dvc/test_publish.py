@@ -40,7 +40,7 @@ def test_what_is_half_done_or_damaged_never_travels(clone: Path, run):
     (models / f".{RUN}.part").write_text("temporary")
     output = run(clone, "tlm-repro publish --all pretrain", code=1)
     assert f"unfinished, left out: {half.relative_to(clone)}" in output
-    assert "transformer_1b_bad_s0-0123abcd/spec.json has 5 bytes, its manifest says 500" in output
+    assert "transformer_1b_bad_s0-0123abcd/spec.json has 5 bytes, but its manifest says 500" in output
     assert recorded(clone, "pretrain") == before + 5
     run(clone, "git commit -qam more")
     run(clone.parent, "git clone -q colleague third")

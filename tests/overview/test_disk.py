@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_study import study_grid
 
 from tlm_repro.config.loading import load
 from tlm_repro.models.configuration import TLMConfig
@@ -83,8 +84,8 @@ def test_gradient_sums_by_hand():
 
 def test_tokens_take_as_many_bytes_as_their_type():
     """The paper's: two bytes for each of 100B training and 10M held-out tokens."""
-    paper, demo = (expand(load(ROOT / name)).data for name in ("config/paper.yaml", "config.yaml"))
+    paper = expand(load(ROOT / "config/paper.yaml")).data
     assert corpus_bytes(paper) == 2 * (100_000_000_000 + 10_000_000)
-    assert corpus_bytes(demo) is None
+    assert corpus_bytes(study_grid().data) is None
     for last in (np.iinfo(np.uint16).max, np.iinfo(np.uint16).max + 1):
         assert token_bytes(last + 1) == np.min_scalar_type(last).itemsize

@@ -1,4 +1,3 @@
-import copy
 import json
 import subprocess
 import sys
@@ -7,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from small_study import study, study_grid
 
 from tlm_repro.config.loading import load, parse
 from tlm_repro.errors import ConfigError
@@ -32,7 +32,7 @@ def paper() -> Plan:
 @pytest.fixture
 def tiny() -> Grid:
     """Two Transformers of two layers, d 32, D 64, vocabulary 1,024, on 64 steps of 1,024 tokens each."""
-    raw = copy.deepcopy(yaml.safe_load((ROOT / "config.yaml").read_text()))
+    raw = study()
     raw["scales"] = {
         "tiny": {
             "layers": 2,
@@ -141,8 +141,7 @@ def test_needles_are_one_pass_over_each_length_and_benchmarks_are_not_known(tiny
         layer = 2 * length * (4 * 32 * 32 + 3 * 32 * 64) + 4 * length * length * 32
         passes += 2 * layer + 2 * length * 32 * 1024
     assert evaluation_flops(model, NeedleSpec(samples=samples), None) == 2 * 5 * passes
-    demo = planned(expand(load(ROOT / "config.yaml")))
-    unknown = [item for item in demo.evaluations if item.suite == "zero_shot"]
+    unknown = [item for item in planned(study_grid()).evaluations if item.suite == "zero_shot"]
     assert len(unknown) == 8
     assert {item.gpu_hours for item in unknown} == {None}
 
@@ -181,7 +180,7 @@ def test_the_parts_of_several_jobs_hold_the_tokens_twice():
 
 
 def test_tokens_on_disk_are_counted_as_they_are(tmp_path: Path):
-    grid = expand(load(ROOT / "config.yaml"))
+    grid = study_grid()
     assert planned(grid, tmp_path).disk.tokens is None
     folder = tmp_path / "data" / grid.data.name
     folder.mkdir(parents=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_study import STUDY, study_grid
 
 from tlm_repro.architectures.accounting import training_flops
-from tlm_repro.config.loading import load
 from tlm_repro.overview.progress import failure, last_rows, newest_checkpoint
 from tlm_repro.overview.status import RunStatus, counts, statuses
 from tlm_repro.overview.status_document import document, render, span
-from tlm_repro.study.grid import Grid, expand
+from tlm_repro.study.grid import Grid
 from tlm_repro.training.attempt import ATTEMPT
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ ENDED = 2**22 + 1  # beyond the largest process id of Linux
 
 @pytest.fixture(scope="module")
 def grid() -> Grid:
-    return expand(load(ROOT / "config.yaml"))
+    return study_grid()
 
 
 class Site:
@@ -305,7 +305,7 @@ def test_watching_ends_when_all_runs_are_finished(site: Site):
     for run in site.grid.runs:
         manifest = {"id": run, "summary": {}, "device": "cpu"}
         site.put(site.results / "models" / run / "manifest.json", json.dumps(manifest), 10)
-    command = [sys.executable, "-m", "tlm_repro", "status", "--watch", "60", "--config", str(ROOT / "config.yaml")]
+    command = [sys.executable, "-m", "tlm_repro", "status", "--watch", "60", "--config", str(STUDY)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=site.root, timeout=60)
     assert done.returncode == 0
     assert f"{len(site.grid.runs)} finished" in done.stdout.splitlines()[0]

@@ -4,19 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from small_study import study
 
 from tlm_repro.config.loading import parse
 from tlm_repro.errors import ConfigError
 from tlm_repro.spec.evaluation import AdditionalTask, ZeroShotSpec
 from tlm_repro.study.grid import Grid, expand
 
-ROOT = Path(__file__).parents[2]
 OPENBOOKQA = {"task": "openbookqa", "metric": "acc_norm", "title": "OpenBookQA", "direction": "higher"}
 
 
 def grid_with(*additional: dict[str, Any], **zero_shot: Any) -> Grid:
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+    raw = study()
     raw["evaluation"]["zero_shot"] |= {"source": "hub", "additional": list(additional), **zero_shot}
     return expand(parse(raw, "f.yaml"))
 

@@ -1,4 +1,3 @@
-import copy
 import json
 import subprocess
 import sys
@@ -7,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from small_study import STUDY, study, study_grid
 
 from tlm_repro.architectures.accounting import parameters
 from tlm_repro.artifacts.manifest import write_manifest
@@ -17,16 +17,12 @@ from tlm_repro.study.grid import expand
 ROOT = Path(__file__).parents[2]
 
 
-def demo() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "config.yaml").read_text())
-
-
 def grid_of(raw: dict[str, Any]):
     return expand(parse(raw, "test"))
 
 
 def edited(path: str, value: Any):
-    raw = copy.deepcopy(demo())
+    raw = study()
     *parents, last = path.split("/")
     node: Any = raw
     for key in parents:
@@ -39,17 +35,21 @@ def labels(ids: set[str]) -> set[str]:
     return {name.rsplit("-", 1)[0] for name in ids}
 
 
-@pytest.mark.parametrize(("name", "pairs", "others"), [("config.yaml", 4, 5), ("config/paper.yaml", 8, 0)])
-def test_every_run_once(name: str, pairs: int, others: int):
-    """19 runs for Figure 2 and Table 1, whose uniform model they share, and a pair for each model of Table 2.
+@pytest.mark.parametrize(
+    ("path", "tapers", "pairs", "others"),
+    [(STUDY, 6, 4, 2), (ROOT / "config/paper.yaml", 15, 8, 0)],
+    ids=["study", "paper"],
+)
+def test_every_run_once(path: Path, tapers: int, pairs: int, others: int):
+    """Figure 2 and Table 1 share their uniform model; each model of Table 2 is trained as a pair.
 
-    The demo has other papers' allocations too, beside the sweep's own uniform and tapered model.
+    The study has other papers' allocations too, beside the sweep's own uniform and tapered model.
     """
-    grid = expand(load(ROOT / name))
-    assert len(grid.runs) == 19 + 2 * pairs + others
+    grid = expand(load(path))
+    assert len(grid.runs) == 4 + tapers + 2 * pairs + others
     counts = {experiment: len({cell.run for cell in cells}) for experiment, cells in grid.experiments.items()}
     allocations = {"allocations": 2 + others} if others else {}
-    assert counts == {"motivation": 4, "sweep": 16, "main": 2 * pairs, **allocations}
+    assert counts == {"motivation": 4, "sweep": 1 + tapers, "main": 2 * pairs, **allocations}
     shared = {c.run for c in grid.experiments["motivation"]} & {c.run for c in grid.experiments["sweep"]}
     assert labels(shared) == {next(iter(shared)).split("_s0")[0] + "_s0"}
     assert all("uniform" in run for run in shared)
@@ -122,7 +122,7 @@ EDITS = [
 
 @pytest.mark.parametrize(("path", "value", "touched"), EDITS, ids=[path for path, *_ in EDITS])
 def test_an_edit_changes_exactly_the_runs_that_it_touches(path: str, value: Any, touched: Any):
-    before, after = set(grid_of(demo()).runs), set(edited(path, value).runs)
+    before, after = set(study_grid().runs), set(edited(path, value).runs)
     gone = before - after
     if touched == ALL:
         assert gone == before
@@ -133,7 +133,7 @@ def test_an_edit_changes_exactly_the_runs_that_it_touches(path: str, value: Any,
 
 
 def test_evaluation_edits_change_evaluations_and_not_runs():
-    before, after = grid_of(demo()), edited("evaluation/validation/tokens", 1000)
+    before, after = study_grid(), edited("evaluation/validation/tokens", 1000)
     names = [set(next(iter(grid.suites.values()))) for grid in (before, after)]
     assert not names[0] & names[1]
     assert set(before.novelty) == set(after.novelty)
@@ -141,13 +141,13 @@ def test_evaluation_edits_change_evaluations_and_not_runs():
 
 def test_seeds_multiply_cells_and_share_their_data_order():
     grid = edited("seeds", [0, 1])
-    assert len(grid.runs) == 2 * 32
+    assert len(grid.runs) == 2 * len(study_grid().runs)
     pairs = {(c.label, c.seed): grid.runs[c.run].training.seed for c in grid.experiments["motivation"]}
     assert pairs[("uniform", 1)] == pairs[("wider-late", 1)] == 1
 
 
 def test_an_experiment_can_have_seeds_of_its_own():
-    raw = demo()
+    raw = study()
     raw["seeds"] = [3]
     raw["experiments"]["motivation"]["seeds"] = [0, 1, 2]
     grid, alone = grid_of(raw), edited("seeds", [3])
@@ -158,17 +158,17 @@ def test_an_experiment_can_have_seeds_of_its_own():
 
 
 def test_only_the_models_of_table_2_run_the_benchmarks():
-    grid = grid_of(demo())
+    grid = study_grid()
     benchmarked = {run for run, suites in grid.suites.items() if any(s.suite == "zero_shot" for s in suites.values())}
     assert benchmarked == {cell.run for cell in grid.experiments["main"]}
     assert all(any(s.suite == "validation" for s in suites.values()) for suites in grid.suites.values())
-    assert len(grid.evaluations("sweep")) == 16
-    assert len(grid.evaluations("main")) == 16
+    assert len(grid.evaluations("sweep")) == 1 + 6
+    assert len(grid.evaluations("main")) == 2 * 8
 
 
 def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_needles():
-    grid = grid_of(demo())
-    architectures = demo()["experiments"]["main"]["architectures"]
+    grid = study_grid()
+    architectures = study()["experiments"]["main"]["architectures"]
     maps = [f"niah-{name}-760m-toy" for name in architectures]
     assert list(grid.needles) == [name for name in grid.figures if name.startswith("niah")] == maps
     assert grid.tables == [
@@ -223,7 +223,7 @@ def saved_benchmarks(folder: Path, **rows: str) -> None:
 
 
 def benchmarked(**zero_shot: Any) -> set[str]:
-    """Names of the benchmark evaluations of the demo with these keys in `evaluation.zero_shot`."""
+    """Names of the benchmark evaluations of the study with these keys in `evaluation.zero_shot`."""
     grid = edited("evaluation/zero_shot", zero_shot)
     return {name for suites in grid.suites.values() for name in suites if name.startswith("zero_shot")}
 
@@ -248,7 +248,7 @@ def test_a_folder_without_the_items_stops_before_any_job(tmp_path: Path):
     with pytest.raises(ConfigError, match=rf"no items of piqa.*fetch-benchmarks --out {tmp_path} --task piqa"):
         benchmarked(source="path", path=str(tmp_path), tasks=["piqa", "boolq"])
     (tmp_path / "boolq" / "items.parquet").write_text("more rows")
-    with pytest.raises(ConfigError, match=r"has 9 bytes, its manifest says 4: run `tlm-repro fetch-benchmarks"):
+    with pytest.raises(ConfigError, match=r"has 9 bytes, but its manifest says 4: run `tlm-repro fetch-benchmarks"):
         benchmarked(source="path", path=str(tmp_path), tasks=["boolq"])
 
 
@@ -282,17 +282,14 @@ def test_a_total_far_from_the_nominal_size_is_refused():
 
 
 def test_ids_are_as_they_always_were():
-    """Golden ids: an upgrade that changes one would orphan the artifacts of every lab."""
+    """Golden ids: an upgrade that changes one would orphan the artifacts of every lab. A new one orphans nothing."""
     golden = json.loads((ROOT / "tests/golden/ids.json").read_text())
     for name, expected in golden.items():
         grid = expand(load(ROOT / name))
-        evaluations = sorted({suite for suites in grid.suites.values() for suite in suites})
-        assert {
-            "data": grid.data.name,
-            "runs": sorted(grid.runs),
-            "evaluations": evaluations,
-            "novelty": sorted(grid.novelty),
-        } == expected
+        evaluations = {suite for suites in grid.suites.values() for suite in suites}
+        ids = {"runs": {*grid.runs}, "evaluations": evaluations, "novelty": {*grid.novelty}}
+        assert expected.pop("data") == grid.data.name
+        assert {kind: sorted({*expected[kind]} - ids[kind]) for kind in expected} == {kind: [] for kind in ids}
 
 
 def test_expanding_the_paper_imports_nothing_heavy():
@@ -307,7 +304,7 @@ def test_expanding_the_paper_imports_nothing_heavy():
 
 
 def test_without_benchmarks_there_is_no_table_2():
-    raw = demo()
+    raw = study()
     raw["evaluation"]["zero_shot"] = None
     grid = grid_of(raw)
     assert "main" in grid.experiments
@@ -316,9 +313,9 @@ def test_without_benchmarks_there_is_no_table_2():
 
 
 def test_models_without_late_layers_have_no_table_of_them():
-    raw = demo()
+    raw = study()
     raw["scales"]["760m-toy"]["layers"] = 5
     grid = grid_of(raw)
     assert "novelty" in grid.tables
     assert "novelty-pairs" not in grid.tables + grid.figures
-    assert "novelty-pairs" in grid_of(demo()).tables
+    assert "novelty-pairs" in study_grid().tables

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from small_study import READS, STUDY, evaluations_of, study_grid
 from typer.testing import CliRunner
 
 from tlm_repro.artifacts.files import write_json
@@ -19,16 +19,12 @@ from tlm_repro.study.grid import Grid, expand
 from tlm_repro.study.views import file_name, only_by_training, views, without
 
 ROOT = Path(__file__).parents[2]
-CONFIGURATIONS = ("config.yaml", "config/paper.yaml", "config/allocations.yaml")
-
-
-def demo(**changes: Any) -> Grid:
-    return expand(parse(yaml.safe_load((ROOT / "config.yaml").read_text()) | changes, "test"))
+CONFIGURATIONS = [STUDY, *(ROOT / f"config/{name}.yaml" for name in ("paper", "allocations"))]
 
 
 @pytest.fixture(scope="module")
 def grid() -> Grid:
-    return demo()
+    return study_grid()
 
 
 def suites(view: dict[str, Any]) -> dict[str, int]:
@@ -37,26 +33,17 @@ def suites(view: dict[str, Any]) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-# Of the demo: 32 runs, 16 of them the sweep's, 8 in the four pairs of Table 2.
-EXPECTED = {
-    "motivation": {"validation": 4},
-    "sweep": {"validation": 16},
-    "main": {"validation": 8, "zero_shot": 8},
-    "allocations": {"validation": 7},
-    "scaling": {"validation": 24},
-    "curves": {"validation": 8},
-    "niah": {"niah": 8},
-    **{f"niah-{name}-760m-toy": {"niah": 2} for name in ("transformer", "gated_attention", "titans", "hope_attention")},
-    "allocation": {},
-    "novelty": {},
-    "claims": {"validation": 32, "zero_shot": 8, "niah": 8},
-    "report": {"validation": 32, "zero_shot": 8, "niah": 8},
-}
+EVERYTHING = {"validation": 20, "zero_shot": 8, "niah": 8}
 
 
 def test_each_reads_just_its_own_files(grid: Grid):
     found = views(grid)
-    assert {name: suites(view) for name, view in found.items()} == EXPECTED
+    assert {name: suites(view) for name, view in found.items()} == {
+        **{name: evaluations_of(grid, *experiments, suites=read) for name, (experiments, read) in READS.items()},
+        **{f"niah-{architecture}-760m-toy": {"niah": 2} for architecture in grid.config.architectures},
+        "claims": EVERYTHING,
+        "report": EVERYTHING,
+    }
     measured = [f"results/novelty/{name}.json" for name in grid.novelty]
     for name, view in found.items():
         expected = measured if name in ("novelty", "claims", "report") else []
@@ -82,24 +69,25 @@ def names(grid: Grid) -> dict[str, str]:
     return {name: file_name(name, content) for name, content in views(grid).items()}
 
 
+ALL = set(views(study_grid()))
 EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "what only says how it runs": ({"trainer": {"checkpoint_seconds": 5}}, {"report"}),
     "without novelty": ({"novelty": None}, {"novelty", "claims", "report"}),
-    "a second seed": ({"seeds": [0, 1]}, set(EXPECTED) - {"allocation"}),
-    "another name": ({"name": "other"}, set(EXPECTED)),
+    "a second seed": ({"seeds": [0, 1]}, ALL - {"allocation"}),
+    "another name": ({"name": "other"}, ALL),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_renames_exactly_the_views_that_it_changes(grid: Grid, edit: str):
     changes, expected = EDITS[edit]
-    before, after = names(grid), names(demo(**changes))
+    before, after = names(grid), names(study_grid(**changes))
     assert {name for name in before if after.get(name) != before[name]} == expected
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_the_command_writes_what_the_workflow_expects_and_it_is_read_back(name: str, tmp_path: Path):
-    grid = expand(load(ROOT / name))
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
+def test_the_command_writes_what_the_workflow_expects_and_it_is_read_back(path: Path, tmp_path: Path):
+    grid = expand(load(path))
     arguments = ["views", "--config", grid.config.model_dump_json(), "--folder", str(tmp_path)]
     done = CliRunner().invoke(commands.app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from small_study import study
 
 ROOT = Path(__file__).parents[2]
 
 
 def small_config() -> dict[str, Any]:
-    """The demo's configuration, cut down to seconds: two allocations, two tasks, twenty steps."""
-    config = yaml.safe_load((ROOT / "config.yaml").read_text())
+    """The tests' own study, cut down to seconds: two allocations, two tasks, twenty steps."""
+    config = study()
     config["name"] = "small"
     config["data"]["corpus"]["pattern"] = "**/*195*.txt"
     config["data"] |= {"validation_fraction": 0.3, "shard_tokens": 20_000}

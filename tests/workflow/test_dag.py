@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from small_study import BENCHMARKS, LOSS, NEEDLES, READS, STUDY, evaluations_of, runs_of, study, study_grid
 
 from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.config.loading import load
-from tlm_repro.study.grid import expand
+from tlm_repro.study.grid import Grid, expand
 from tlm_repro.study.views import file_name, views
 
 ROOT = Path(__file__).parents[2]
@@ -21,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what the workflow reads, without results."""
+    """A copy of what the workflow reads, without results; the tests' own study is its default configuration."""
     for name in ("workflow", "config", "profiles"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for name in ("Snakefile", "config.yaml"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "Snakefile", tmp_path)
+    shutil.copy(STUDY, tmp_path / "config.yaml")
     (tmp_path / "slurm").symlink_to("profiles/slurm")
     return tmp_path
 
@@ -39,11 +41,29 @@ def dry_run(folder: Path, *arguments: str, check: bool = True) -> str:
 
 
 def jobs(output: str) -> dict[str, int]:
-    """Rule → number of jobs, from the table that a dry run prints."""
+    """Rule → number of jobs, from the table that a dry run prints; the rules of tables and those of figures as one."""
     if "Nothing to be done" in output:
         return {}
+    counts: dict[str, int] = {}
     table = output.split("Job stats:", 1)[1].split("total", 1)[0]
-    return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, re.M)}
+    for rule, count in re.findall(r"^(\w+)\s+(\d+)$", table, re.M):
+        name = re.sub(r"^[a-z]+_(table|figure)$", r"\1", rule)
+        counts[name] = counts.get(name, 0) + int(count)
+    return counts
+
+
+def needed(grid: Grid, runs: set[str], evaluations: dict[str, int], **others: int) -> dict[str, int]:
+    """The jobs that train these runs and evaluate them, and others; without those of which there are none."""
+    counts = {"tokenize": 1, "pretrain": len(runs), "evaluate": sum(evaluations.values())}
+    counts["needle_samples"] = len(grid.samples) if evaluations.get(NEEDLES) else 0
+    return {rule: count for rule, count in (counts | others).items() if count}
+
+
+def all_jobs(grid: Grid) -> dict[str, int]:
+    """All that a configuration asks for."""
+    suites = evaluations_of(grid, *grid.experiments, suites=(LOSS, BENCHMARKS, NEEDLES))
+    rendering = {"views": 1, "table": len(grid.tables), "figure": len(grid.figures), "claims": 1, "html_report": 1}
+    return needed(grid, set(grid.runs), suites, measure_novelty=len(grid.novelty), all=1, **rendering)
 
 
 def finish(folder: Path, config: str = "config.yaml") -> None:
@@ -62,27 +82,10 @@ def finish(folder: Path, config: str = "config.yaml") -> None:
         os.utime(path, (moment, moment))
 
 
-def test_everything_is_in_the_default_graph(checkout: Path):
-    assert jobs(dry_run(checkout, "all")) == {
-        "tokenize": 1,
-        "pretrain": 32,
-        "needle_samples": 1,
-        "evaluate": 48,
-        "measure_novelty": 9,
-        "views": 1,
-        "table": 4,
-        "figure": 3,
-        "trend_table": 2,
-        "trend_figure": 2,
-        "niah_table": 1,
-        "niah_figure": 4,
-        "allocation_figure": 1,
-        "novelty_table": 2,
-        "novelty_figure": 2,
-        "claims": 1,
-        "html_report": 1,
-        "all": 1,
-    }
+@pytest.mark.parametrize("path", [STUDY, ROOT / "config.yaml"], ids=["the tests' study", "the demo"])
+def test_everything_is_in_the_default_graph(checkout: Path, path: Path):
+    shutil.copy(path, checkout / "config.yaml")
+    assert jobs(dry_run(checkout, "all")) == all_jobs(expand(load(path)))
 
 
 def test_tokenising_is_shared_by_as_many_jobs_as_the_configuration_says(checkout: Path):
@@ -110,47 +113,40 @@ def test_another_configuration_takes_the_place_of_the_profile_s(checkout: Path):
     assert counts["pretrain"] == jobs(dry_run(checkout, "all"))["pretrain"]
 
 
-TARGETS = {
-    "results/tables/sweep.csv": {"tokenize": 1, "pretrain": 16, "evaluate": 16, "views": 1, "table": 1},
-    "results/figures/motivation.svg": {"tokenize": 1, "pretrain": 4, "evaluate": 4, "views": 1, "figure": 1},
-    "results/tables/main.csv": {"tokenize": 1, "pretrain": 8, "evaluate": 16, "views": 1, "table": 1},
-    "results/tables/allocations.csv": {"tokenize": 1, "pretrain": 7, "evaluate": 7, "views": 1, "table": 1},
-    "results/figures/scaling.svg": {"tokenize": 1, "pretrain": 24, "evaluate": 24, "views": 1, "trend_figure": 1},
-    "results/figures/curves.svg": {"tokenize": 1, "pretrain": 8, "evaluate": 8, "views": 1, "trend_figure": 1},
-    "results/figures/allocation.svg": {"views": 1, "allocation_figure": 1},
-    "results/tables/niah.csv": {
-        "tokenize": 1,
-        "needle_samples": 1,
-        "pretrain": 8,
-        "evaluate": 8,
-        "views": 1,
-        "niah_table": 1,
-    },
-    "results/figures/niah-titans-760m-toy.svg": {
-        "tokenize": 1,
-        "needle_samples": 1,
-        "pretrain": 2,
-        "evaluate": 2,
-        "views": 1,
-        "niah_figure": 1,
-    },
-    "data": {"tokenize": 1, "data": 1},
-    "models": {"tokenize": 1, "pretrain": 32, "models": 1},
-    "novelty": {
-        "tokenize": 1,
-        "pretrain": 8,
-        "measure_novelty": 9,
-        "views": 1,
-        "novelty_table": 2,
-        "novelty_figure": 2,
-        "novelty": 1,
-    },
-}
+TARGETS = [
+    *("results/tables/sweep.csv", "results/figures/motivation.svg", "results/tables/main.csv"),
+    *("results/tables/allocations.csv", "results/figures/scaling.svg", "results/figures/curves.svg"),
+    "results/tables/niah.csv",
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_needs_just_its_own(checkout: Path, target: str):
-    assert jobs(dry_run(checkout, target)) == TARGETS[target]
+def test_a_table_or_figure_needs_just_its_own(checkout: Path, target: str):
+    grid, path = study_grid(), Path(target)
+    experiments, suites = READS[path.stem]
+    rendering = {"views": 1, "table" if path.suffix == ".csv" else "figure": 1}
+    evaluations = evaluations_of(grid, *experiments, suites=suites)
+    assert jobs(dry_run(checkout, target)) == needed(grid, runs_of(grid, *experiments), evaluations, **rendering)
+
+
+def test_a_heat_map_needs_the_two_models_of_its_architecture(checkout: Path):
+    grid = study_grid()
+    pair = {run for run in runs_of(grid, "main") if run.startswith("titans")}
+    expected = needed(grid, pair, {NEEDLES: 2}, views=1, figure=1)
+    assert jobs(dry_run(checkout, "results/figures/niah-titans-760m-toy.svg")) == expected
+
+
+def test_a_figure_of_widths_needs_no_model(checkout: Path):
+    assert jobs(dry_run(checkout, "results/figures/allocation.svg")) == {"views": 1, "figure": 1}
+
+
+def test_a_stage_is_a_target(checkout: Path):
+    grid = study_grid()
+    assert jobs(dry_run(checkout, "data")) == needed(grid, set(), {}, data=1)
+    assert jobs(dry_run(checkout, "models")) == needed(grid, set(grid.runs), {}, models=1)
+    measured = {task.run for task in grid.novelty.values() if task.run}
+    shown = {"measure_novelty": len(grid.novelty), "views": 1, "table": 2, "figure": 2, "novelty": 1}
+    assert jobs(dry_run(checkout, "novelty")) == needed(grid, measured, {}, **shown)
 
 
 def test_finished_products_stay_finished_whatever_their_times(checkout: Path):
@@ -164,7 +160,7 @@ def test_finished_products_stay_finished_whatever_their_times(checkout: Path):
     counts = jobs(dry_run(checkout, "all"))
     assert "pretrain" not in counts
     assert "evaluate" not in counts
-    assert counts["table"] == 4
+    assert counts["table"] == len(study_grid().tables)
 
 
 def novelty_files(folder: Path) -> list[Path]:
@@ -182,18 +178,24 @@ def test_a_mark_of_a_killed_job_hides_none_of_the_work_behind_it(checkout: Path)
     mark.write_text("{}")
     counts = jobs(dry_run(checkout, "all"))
     assert "tokenize" not in counts
-    assert (counts["pretrain"], counts["evaluate"], counts["table"]) == (32, 48, 4)
+    assert counts == {rule: count for rule, count in all_jobs(grid).items() if rule != "tokenize"}
 
 
+ALL, RUNS = all_jobs(study_grid()), len(study_grid().runs)
+EXTERNAL = sum(task.run is None for task in study_grid().novelty.values())
 EDITS = [
     (
         "peak_learning_rate: 3.0e-3",
         "peak_learning_rate: 1.0e-3",
-        {"pretrain": 32, "evaluate": 48, "measure_novelty": 8},
+        {
+            "pretrain": ALL["pretrain"],
+            "evaluate": ALL["evaluate"],
+            "measure_novelty": ALL["measure_novelty"] - EXTERNAL,
+        },
     ),
-    ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": 32}),
-    ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": 9}),
-    ("name: demo", "name: other", {}),
+    ("validation: {tokens: 32_768}", "validation: {tokens: 16_384}", {"evaluate": RUNS}),
+    ("  tokens: 2_048\n", "  tokens: 1_024\n", {"measure_novelty": ALL["measure_novelty"]}),
+    ("name: study", "name: other", {}),
     ("checkpoint_seconds: 30", "checkpoint_seconds: 60", {}),
 ]
 
@@ -244,9 +246,9 @@ def test_fetched_benchmarks_are_handed_over_and_missing_ones_stop_everything(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = checkout / "config.yaml"
-    path.write_text(
-        re.sub(r"source: demo\n    tasks: .*", "source: path\n    path: my items\n    tasks: [piqa]", path.read_text())
-    )
+    config = study()
+    config["evaluation"]["zero_shot"] = {"source": "path", "path": "my items", "tasks": ["piqa"]}
+    path.write_text(yaml.safe_dump(config))
     output = dry_run(checkout, "evaluations", check=False)
     assert "evaluation.zero_shot.path: my items, the folder of the fetched benchmarks, doesn't exist" in output
     assert "tlm-repro fetch-benchmarks --out 'my items'" in output
@@ -283,14 +285,15 @@ def test_without_needles_there_is_no_table_3(checkout: Path):
     path.write_text(re.sub(r"  niah:.*\n(    .*\n)+", "", path.read_text()))
     counts = jobs(dry_run(checkout, "all"))
     assert [rule for rule in counts if rule.startswith(("niah", "needle"))] == []
-    assert counts["evaluate"] == 40
+    without = expand(load(path))
+    assert counts == all_jobs(without)
     output = dry_run(checkout, "results/tables/niah.csv", check=False)
-    tables = "motivation, sweep, main, allocations, scaling, curves, novelty, novelty-pairs"
+    tables = ", ".join(name for name in study_grid().tables if name != "niah")
     assert f"this configuration has no table 'niah'; it has {tables}" in output
 
 
 def test_a_second_seed_doubles_the_runs(checkout: Path):
-    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * 32
+    assert jobs(dry_run(checkout, "models", "--config", "seeds=[0,1]"))["pretrain"] == 2 * len(study_grid().runs)
 
 
 def test_no_command_of_the_report_grows_with_the_seeds(checkout: Path):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-
-ROOT = Path(__file__).parents[2]
+from small_study import study
+from small_workflow import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def checkout(folder: Path, corpus: Path, jobs: int) -> Path:
     for name in ("workflow", "profiles"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Snakefile", folder / "Snakefile")
-    config = yaml.safe_load((ROOT / "config.yaml").read_text())
+    config = study()
     config["data"] |= {
         "corpus": {"kind": "hub", "name": str(corpus), "split": "train"},
         "tokenizer": {"kind": "train", "vocab_size": 300, "training_bytes": 100_000},

@@ -1,0 +1,46 @@
+"""The tests' own study, and what each of its exhibits reads, written down apart from the code under test."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tlm_repro.config.loading import parse
+from tlm_repro.study.grid import Grid, expand
+
+STUDY = Path(__file__).with_suffix(".yaml")
+LOSS, BENCHMARKS, NEEDLES = "validation", "zero_shot", "niah"
+
+# Exhibit → the experiments whose cells it shows, and the suites whose results it reads.
+READS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "motivation": (("motivation",), (LOSS,)),
+    "sweep": (("sweep",), (LOSS,)),
+    "main": (("main",), (LOSS, BENCHMARKS)),
+    "allocations": (("allocations",), (LOSS,)),
+    "scaling": (("sweep", "main"), (LOSS,)),
+    "curves": (("main",), (LOSS,)),
+    "niah": (("main",), (NEEDLES,)),
+    "allocation": ((), ()),
+    "novelty": ((), ()),
+}
+
+
+def study() -> dict[str, Any]:
+    """Its configuration, as YAML has it."""
+    return yaml.safe_load(STUDY.read_text())
+
+
+def study_grid(**changes: Any) -> Grid:
+    """The grid of the study, some top-level keys replaced."""
+    return expand(parse(study() | changes, "test"))
+
+
+def runs_of(grid: Grid, *experiments: str) -> set[str]:
+    """Ids of all runs of these experiments."""
+    return {cell.run for name in experiments for cell in grid.experiments[name]}
+
+
+def evaluations_of(grid: Grid, *experiments: str, suites: tuple[str, ...]) -> dict[str, int]:
+    """Suite → how many evaluations of it the runs of these experiments have."""
+    evaluated = [suite.suite for run in runs_of(grid, *experiments) for suite in grid.suites[run].values()]
+    return {suite: evaluated.count(suite) for suite in suites}
