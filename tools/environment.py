@@ -1,9 +1,10 @@
-"""Brings a virtual environment to the state that pyproject.toml and constraints.txt ask for, if it isn't there yet.
+"""Installs the package and its pinned dependencies into a virtual environment, if that isn't up to date.
 
 Usage: python tools/environment.py VENV REQUIREMENT [PACKAGE_WITHOUT_DEPENDENCIES ...]
 
-The stamp in the environment is written last. Without it the environment is made anew: an installation that was killed
-leaves packages that look complete and aren't. Standard library only: it runs before anything is installed.
+The stamp in the environment is written last. Without a stamp the environment is made anew, because a killed
+installation leaves packages that look complete and aren't. This runs before anything is installed, so it uses the
+standard library only.
 """
 
 import hashlib
@@ -16,25 +17,25 @@ from pathlib import Path
 OLDEST_PYTHON = (3, 11)
 
 
-def wanted(requirement: str, bare: list[str]) -> dict[str, str]:
-    """What decides the environment's contents; `test` extras are a superset of the plain requirement."""
+def description(requirement: str, bare: list[str]) -> dict[str, str]:
+    """Everything that determines the contents of the environment."""
     contents = b"".join(Path(name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
     return {
         "sources": hashlib.sha256(contents).hexdigest(),
-        "place": str(Path.cwd()),  # the package is installed in place: a moved checkout needs it anew
+        "place": str(Path.cwd()),  # the package is installed in place: a moved checkout needs a new installation
         "python": sys.version.split()[0],
         "bare": " ".join(bare),
         "requirement": requirement,
     }
 
 
-def satisfied(stamp: Path, target: dict[str, str]) -> bool:
+def up_to_date(stamp: Path, target: dict[str, str]) -> bool:
+    """Whether the stamp describes the target, or the target with the `test` extras, which are a superset."""
     try:
-        found = json.loads(stamp.read_text())
+        installed = json.loads(stamp.read_text())
     except (OSError, ValueError):
         return False
-    superset = found.get("requirement") == ".[test]"
-    return found == target or (superset and found == {**target, "requirement": ".[test]"})
+    return installed in (target, {**target, "requirement": ".[test]"})
 
 
 def install(folder: Path, requirement: str, bare: list[str]) -> None:
@@ -46,10 +47,11 @@ def install(folder: Path, requirement: str, bare: list[str]) -> None:
 
 def main() -> None:
     if sys.version_info < OLDEST_PYTHON:
-        sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: call make with PYTHON=python3.11")
+        version = sys.version.split()[0]
+        sys.exit(f"Python {version} is too old. 3.11 or newer is needed. Run make with PYTHON=python3.11.")
     folder, requirement, bare = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    stamp, target = folder / "installed.json", wanted(requirement, bare)
-    if satisfied(stamp, target):
+    stamp, target = folder / "installed.json", description(requirement, bare)
+    if up_to_date(stamp, target):
         return
     fresh = not stamp.exists()
     stamp.unlink(missing_ok=True)
@@ -60,12 +62,12 @@ def main() -> None:
             venv.create(folder, clear=True, with_pip=True)
         install(folder, requirement, bare)
     except subprocess.CalledProcessError as error:
-        what = (
-            "pip failed; its message stands above"
+        remedy = (
+            "pip failed: see its message above"
             if "install" in error.cmd
-            else "no pip for a new environment: install ensurepip (Debian: python3-venv)"
+            else "The new environment has no pip: install ensurepip (Debian: python3-venv)"
         )
-        sys.exit(f"{what}. Then run the same command again.")
+        sys.exit(f"{remedy}. Then run the same command again.")
     stamp.write_text(json.dumps(target, indent=2) + "\n")
 
 
