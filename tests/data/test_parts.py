@@ -15,7 +15,7 @@ from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data import corpora, gathering, parts, tokenisation
 from tlm_repro.data.corpora import documents
 from tlm_repro.data.gathering import gather
-from tlm_repro.data.parts import start, tokenise_parts
+from tlm_repro.data.parts import tokenise_parts, write_plan
 from tlm_repro.data.readers.base import Source
 from tlm_repro.data.readers.files import FilesReader
 from tlm_repro.data.readers.hub import HubReader
@@ -31,8 +31,8 @@ FILES = 7
 def texts(seed):
     """Thirteen documents of 50 to 290 words; one is empty and one names the end-of-text token."""
     random = np.random.default_rng(seed)
-    found = [" ".join(random.choice(WORDS, 50 + 20 * number)) for number in range(13)]
-    return [*found[:4], " ", found[4] + " <|end_of_text|>\r\nand on", *found[5:]]
+    paragraphs = [" ".join(random.choice(WORDS, 50 + 20 * number)) for number in range(13)]
+    return [*paragraphs[:4], " ", paragraphs[4] + " <|end_of_text|>\r\nand on", *paragraphs[5:]]
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def folders(tmp_path_factory):
     for name in ("hub", "rows", "files"):
         (root / name).mkdir()
     for number in range(FILES):
-        found = texts(number)
-        frame = pd.DataFrame({"id": range(len(found)), "text": found})
+        rows = texts(number)
+        frame = pd.DataFrame({"id": range(len(rows)), "text": rows})
         frame.to_parquet(root / "hub" / f"train-{number:05}-of-{FILES:05}.parquet", row_group_size=5)
-        (root / "rows" / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in found))
-        for index, text in enumerate(found):
+        (root / "rows" / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+        for index, text in enumerate(rows):
             (root / "files" / f"{number}-{index:02}.txt").write_text(text)
     return root
 
@@ -55,8 +55,8 @@ def folders(tmp_path_factory):
 def small_parts(monkeypatch):
     """A part is one file of rows, or about fourteen text files; nothing waits for the disk."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(HubReader, "smallest_part", 1)
-    monkeypatch.setattr(FilesReader, "smallest_part", 14_000)
+    monkeypatch.setattr(HubReader, "min_part_size", 1)
+    monkeypatch.setattr(FilesReader, "min_part_size", 14_000)
     monkeypatch.setattr(parts, "PART_SHARD_TOKENS", 3000)
     monkeypatch.setattr(gathering, "COPIED_TOKENS", 700)
 
@@ -82,7 +82,7 @@ def product(folder):
 
 
 def in_jobs(spec, folder, jobs):
-    start(spec, folder)
+    write_plan(spec, folder)
     for job in reversed(range(jobs)):
         tokenise_parts(folder, job=job, jobs=jobs, workers=1)
     return gather(spec, folder, jobs=jobs, workers=1)
@@ -123,7 +123,7 @@ def test_budgets_are_cut_where_one_job_cuts_them(folders, tmp_path, changes):
 
 def test_a_budget_that_ends_with_a_part_ends_the_reading_there(folders, tmp_path):
     whole = data_spec(corpus(folders, "text"))
-    plan = start(whole, tmp_path / "plan")
+    plan = write_plan(whole, tmp_path / "plan")
     tokenise_parts(tmp_path / "plan", job=0, jobs=1, workers=1)
     ends = np.cumsum(
         [
@@ -139,37 +139,41 @@ def test_a_budget_that_ends_with_a_part_ends_the_reading_there(folders, tmp_path
 def test_documents_of_the_sources_are_those_of_the_corpus(folders):
     for kind in ("hub", "jsonl", "text"):
         given = corpus(folders, kind)
-        found = corpora.reader(given).sources()
-        assert [one for source in found for one in documents(given, [source])] == list(documents(given))
-        assert [source.index for source in found] == list(range(len(found)))
+        listed = corpora.reader(given).sources()
+        assert [one for source in listed for one in documents(given, [source])] == list(documents(given))
+        assert [source.index for source in listed] == list(range(len(listed)))
     hub = corpora.reader(corpus(folders, "hub")).sources()
     assert [(source.size, source.first_row) for source in hub] == [(14, 14 * number) for number in range(FILES)]
 
 
 def test_rows_that_no_footer_counts_are_counted_by_reading(folders):
     given = HubCorpus(name=str(folders / "rows"), split="train")
-    found = corpora.reader(given).sources()
-    assert [(source.size, source.first_row) for source in found] == [(14, 14 * number) for number in range(FILES)]
-    assert [one for source in found for one in documents(given, [source])] == list(documents(given))
+    listed = corpora.reader(given).sources()
+    assert [(source.size, source.first_row) for source in listed] == [(14, 14 * number) for number in range(FILES)]
+    assert [one for source in listed for one in documents(given, [source])] == list(documents(given))
 
 
 def test_parts_hold_consecutive_files_up_to_a_size(folders, monkeypatch):
     given = corpus(folders, "hub")
-    found = corpora.reader(given).sources()
-    monkeypatch.setattr(HubReader, "smallest_part", 30)
-    assert [[source.index for source in part] for part in corpora.grouped(given, found)] == [[0, 1, 2], [3, 4, 5], [6]]
-    monkeypatch.setattr(HubReader, "smallest_part", 1)
-    monkeypatch.setattr(corpora, "MOST_PARTS", 3)  # a third of 98 rows is 32
-    assert [len(part) for part in corpora.grouped(given, found)] == [3, 3, 1]
+    listed = corpora.reader(given).sources()
+    monkeypatch.setattr(HubReader, "min_part_size", 30)
+    assert [[source.index for source in part] for part in corpora.group_into_parts(given, listed)] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6],
+    ]
+    monkeypatch.setattr(HubReader, "min_part_size", 1)
+    monkeypatch.setattr(corpora, "MAX_PARTS", 3)  # a third of 98 rows is 32
+    assert [len(part) for part in corpora.group_into_parts(given, listed)] == [3, 3, 1]
 
 
 def test_hub_files_fix_the_commit_for_jobs_that_start_later():
     commit = "0123456789abcdef0123456789abcdef01234567"
     given = HubCorpus(name="owner/name", split="train")
     file = Source(name=f"hf://datasets/owner/name@{commit}/data/a.parquet", index=0, size=1)
-    assert HubReader(given).pinned([file]) == given.model_copy(update={"revision": commit})
+    assert HubReader(given).at_version_of([file]) == given.model_copy(update={"revision": commit})
     local = Source(name="/mirror/a.parquet", index=0, size=1)
-    assert HubReader(given).pinned([local]) == given
+    assert HubReader(given).at_version_of([local]) == given
 
 
 def test_a_killed_job_goes_on_after_the_parts_it_has_done(folders, tmp_path):
@@ -182,7 +186,7 @@ def test_a_killed_job_goes_on_after_the_parts_it_has_done(folders, tmp_path):
         "parts.tokenise_parts(Path(sys.argv[1]), job=0, jobs=1, workers=1)"
     )
     spec = data_spec(corpus(folders, "hub"))
-    start(spec, tmp_path)
+    write_plan(spec, tmp_path)
     assert subprocess.call([sys.executable, "-c", program, str(tmp_path)]) == -signal.SIGKILL
     manifests = [parts.part_folder(tmp_path, index) / "manifest.json" for index in range(FILES)]
     assert [path.exists() for path in manifests] == [True] * 3 + [False] * 4
@@ -197,7 +201,7 @@ def test_a_killed_job_goes_on_after_the_parts_it_has_done(folders, tmp_path):
 
 
 def test_another_number_of_jobs_takes_over_what_is_done(folders, tmp_path):
-    start(data_spec(corpus(folders, "text")), tmp_path)
+    write_plan(data_spec(corpus(folders, "text")), tmp_path)
     tokenise_parts(tmp_path, job=1, jobs=2, workers=1)
     done = [parts.part_folder(tmp_path, index) / "manifest.json" for index in (1, 3, 5)]
     stamps = [path.stat().st_mtime_ns for path in done]
@@ -209,7 +213,7 @@ def test_another_number_of_jobs_takes_over_what_is_done(folders, tmp_path):
 def test_parts_beyond_the_budgets_are_left_out(folders, tmp_path):
     """14 files' rows are equal, so after a part or two the sizes say how far the budgets reach."""
     spec = data_spec(corpus(folders, "hub"), train_tokens=6000, validation_tokens=1000)
-    start(spec, tmp_path / "jobs")
+    write_plan(spec, tmp_path / "jobs")
     first = tokenise_parts(tmp_path / "jobs", job=0, jobs=2, workers=1)
     second = tokenise_parts(tmp_path / "jobs", job=1, jobs=2, workers=1)
     left_out = {*first["beyond"], *second["beyond"]}
@@ -223,13 +227,13 @@ def test_parts_beyond_the_budgets_are_left_out(folders, tmp_path):
 
 def test_a_part_that_was_wrongly_left_out_is_made_while_gathering(folders, tmp_path, monkeypatch):
     spec = data_spec(corpus(folders, "text"), train_tokens=14_000)
-    monkeypatch.setattr(parts, "beyond", lambda _plan, _folder, index: index >= 2)
+    monkeypatch.setattr(parts, "is_beyond_budgets", lambda _plan, _folder, index: index >= 2)
     assert_same_as_one_job(spec, tmp_path, 2)
 
 
 def test_a_missing_part_is_named_with_its_command(folders, tmp_path):
     spec = data_spec(corpus(folders, "hub"))
-    start(spec, tmp_path)
+    write_plan(spec, tmp_path)
     tokenise_parts(tmp_path, job=0, jobs=2, workers=1)
     command = f"`tlm-repro tokenize-part --folder {tmp_path} --job 1 --jobs 2`"
     with pytest.raises(ArtifactError, match=f"holds no finished part 1 .*train-00001-of-00007.parquet.*{command}"):
@@ -245,10 +249,10 @@ def test_plans_that_do_not_fit_are_refused(folders, tmp_path):
     spec = data_spec(corpus(folders, "hub"))
     with pytest.raises(ArtifactError, match=r"plan.json does not exist"):
         tokenise_parts(tmp_path, job=0, jobs=1, workers=1)
-    start(spec, tmp_path)
+    write_plan(spec, tmp_path)
     with pytest.raises(ConfigError, match="job 2 of 2: jobs are numbered from 0 to 1"):
         tokenise_parts(tmp_path, job=2, jobs=2, workers=1)
-    with pytest.raises(ArtifactError, match="is of another spec"):
+    with pytest.raises(ArtifactError, match="has another spec"):
         gather(data_spec(corpus(folders, "hub"), split_seed=1), tmp_path, jobs=1, workers=1)
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match="isn't the tokenizer of"):
@@ -258,14 +262,14 @@ def test_plans_that_do_not_fit_are_refused(folders, tmp_path):
 def test_a_file_that_is_gone_since_the_plan_is_named(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("text " * 50)
-    start(data_spec(FilesCorpus(paths=(f"{tmp_path}/*.txt",), format="text")), tmp_path / "data")
+    write_plan(data_spec(FilesCorpus(paths=(f"{tmp_path}/*.txt",), format="text")), tmp_path / "data")
     (tmp_path / "b.txt").unlink()
-    with pytest.raises(DataError, match=r"the corpus has no file 'b.txt' any more"):
+    with pytest.raises(DataError, match=r"the corpus no longer has the file 'b.txt'"):
         tokenise_parts(tmp_path / "data", job=0, jobs=1, workers=1)
 
 
 def test_a_full_disk_leaves_the_parts_before(folders, tmp_path, monkeypatch):
-    start(data_spec(corpus(folders, "text")), tmp_path)
+    write_plan(data_spec(corpus(folders, "text")), tmp_path)
     save = np.save
 
     def full(path, array):
@@ -274,7 +278,7 @@ def test_a_full_disk_leaves_the_parts_before(folders, tmp_path, monkeypatch):
         save(path, array)
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(DataError, match=r"no room left to write under .* go on with part 2 \("):
+    with pytest.raises(DataError, match=r"the disk of .* is full .* to continue with part 2 \("):
         tokenise_parts(tmp_path, job=0, jobs=1, workers=1)
     assert [parts.part_folder(tmp_path, index).joinpath("manifest.json").exists() for index in range(4)] == [
         True,
@@ -287,7 +291,7 @@ def test_a_full_disk_leaves_the_parts_before(folders, tmp_path, monkeypatch):
 
 def test_gathering_goes_on_after_the_last_whole_shard(folders, tmp_path, monkeypatch):
     spec = data_spec(corpus(folders, "text"))
-    start(spec, tmp_path / "jobs")
+    write_plan(spec, tmp_path / "jobs")
     tokenise_parts(tmp_path / "jobs", job=0, jobs=1, workers=1)
     header, calls = gathering.npy_header, []
 
@@ -298,7 +302,9 @@ def test_gathering_goes_on_after_the_last_whole_shard(folders, tmp_path, monkeyp
         return header(dtype, length)
 
     monkeypatch.setattr(gathering, "npy_header", failing)
-    with pytest.raises(DataError, match="finished parts and shards stay: free some space and run this again"):
+    with pytest.raises(
+        DataError, match="free some space and run the same command again to continue after the last shard"
+    ):
         gather(spec, tmp_path / "jobs", jobs=1, workers=1)
     monkeypatch.setattr(gathering, "npy_header", header)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "jobs" / "train").glob("*.npy")}
@@ -334,7 +340,7 @@ def test_gathered_streams_open_as_any_data_set(folders, tmp_path):
     spec = data_spec(corpus(folders, "jsonl"))
     in_jobs(spec, tmp_path, 3)
     data = TokenData.open(tmp_path / "manifest.json")
-    held_out = [document for document in documents(spec.corpus) if tokenisation.is_held_out(document, spec)]
+    held_out = [document for document in documents(spec.corpus) if tokenisation.in_validation(document, spec)]
     assert list(data.held_out()) == held_out
     ids = data.validation.window(0, len(data.validation)).tolist()
     assert ids.count(data.eos_token_id) == len(held_out)

@@ -54,11 +54,11 @@ def product(folder):
 
 def sides(spec):
     """The training and the held-out documents, told apart from the definition."""
-    found = {False: [], True: []}
+    splits = {False: [], True: []}
     for document in documents(spec.corpus):
         number = int(hashlib.sha256(f"{spec.split_seed}:{document.name}".encode()).hexdigest()[:16], 16)
-        found[number / 16**16 < spec.validation_fraction].append(document)
-    return found[False], found[True]
+        splits[number / 16**16 < spec.validation_fraction].append(document)
+    return splits[False], splits[True]
 
 
 def stream_by_hand(texts, tokenizer):
@@ -155,7 +155,7 @@ def test_training_budget_alone_ends_the_reading(corpus, tmp_path):
 def test_short_corpus_is_said(corpus, tmp_path, capsys):
     summary = build(data_spec(corpus, train_tokens=10**6), tmp_path, workers=1)
     total = summary["train"]["tokens"]
-    assert f"the corpus ends after {total:,} of the 1,000,000 train tokens asked for" in capsys.readouterr().err
+    assert f"the corpus ends after {total:,} of the 1,000,000 train tokens requested" in capsys.readouterr().err
 
 
 def test_windows_across_shards_equal_the_concatenated_arrays(built):
@@ -163,9 +163,9 @@ def test_windows_across_shards_equal_the_concatenated_arrays(built):
     whole = np.concatenate([np.load(path) for path in sorted((built / "train").glob("*.npy"))])
     assert len(tokens) == len(whole)
     for start, length in [(0, 10), (4090, 12), (4095, 1), (4096, 1), (4000, 5000), (0, len(whole)), (len(whole), 0)]:
-        found = tokens.window(start, length)
-        assert found.dtype == np.int64
-        np.testing.assert_array_equal(found, whole[start : start + length])
+        window = tokens.window(start, length)
+        assert window.dtype == np.int64
+        np.testing.assert_array_equal(window, whole[start : start + length])
     for start, length in [(-1, 2), (len(whole) - 1, 2), (len(whole) + 1, 0)]:
         with pytest.raises(IndexError, match=f"the stream has {len(whole)}"):
             tokens.window(start, length)
@@ -247,7 +247,7 @@ def test_vocabulary_of_65536_fits_two_bytes(corpus, tmp_path):
 
 @pytest.mark.parametrize(("fraction", "side"), [(1e-9, "validation"), (1 - 1e-9, "train")])
 def test_one_sided_split_is_refused(corpus, tmp_path, fraction, side):
-    with pytest.raises(DataError, match=f"no document fell into the {side} split with validation_fraction"):
+    with pytest.raises(DataError, match=f"the {side} split has no document with validation_fraction"):
         build(data_spec(corpus, validation_fraction=fraction), tmp_path, workers=1)
     assert not (tmp_path / "manifest.json").exists()
 
@@ -272,7 +272,7 @@ def test_shard_that_is_not_what_the_manifest_says_is_refused(built, tmp_path):
     with pytest.raises(ArtifactError, match=r"00000.npy can't be read"):
         opened.train.window(0, 1)
     np.save(shard, np.zeros((2, 2048), dtype=np.uint16))
-    with pytest.raises(ArtifactError, match=r"has shape \(2, 2048\), its manifest says \(4096,\)"):
+    with pytest.raises(ArtifactError, match=r"has shape \(2, 2048\), but its manifest says \(4096,\)"):
         opened.train.window(0, 1)
     shard.unlink()
     with pytest.raises(ArtifactError, match=r"00000.npy is missing"):

@@ -46,15 +46,15 @@ def cut(text):
 
 def merged(parts, pair):
     """The parts with each occurrence of the pair joined, from the left."""
-    found, index = [], 0
+    merged, index = [], 0
     while index < len(parts):
         if tuple(parts[index : index + 2]) == pair:
-            found.append("".join(pair))
+            merged.append("".join(pair))
             index += 2
         else:
-            found.append(parts[index])
+            merged.append(parts[index])
             index += 1
-    return found
+    return merged
 
 
 def slow_train(text, vocab_size):
@@ -75,13 +75,13 @@ def slow_train(text, vocab_size):
 
 
 def slow_encode(text, merges, ids):
-    found = []
+    token_ids = []
     for word in cut(text):
         parts = list(word)
         for pair in merges:
             parts = merged(parts, pair)
-        found += [ids[part] for part in parts]
-    return found
+        token_ids += [ids[part] for part in parts]
+    return token_ids
 
 
 def merges_of(tokenizer):
@@ -148,8 +148,8 @@ def test_training_does_not_depend_on_threads():
     program = (
         "import hashlib; from tlm_repro.data import tokenizer, corpora; from tlm_repro.spec.data import *;"
         f"texts = [document.text for document in corpora.documents({SOTU!r})];"
-        "found = tokenizer.train(texts, TrainedTokenizer(vocab_size=700));"
-        "print(hashlib.sha256(found.backend_tokenizer.to_str().encode()).hexdigest())"
+        "trained = tokenizer.train(texts, TrainedTokenizer(vocab_size=700));"
+        "print(hashlib.sha256(trained.backend_tokenizer.to_str().encode()).hexdigest())"
     )
     hashes = {
         subprocess.check_output([sys.executable, "-c", program], env={**os.environ, "RAYON_NUM_THREADS": threads})
@@ -177,18 +177,18 @@ def word_level(folder, **special):
 
 
 def test_pretrained_tokenizer_from_a_folder(tmp_path):
-    found = tokenizers.pretrained(PretrainedTokenizer(name=word_level(tmp_path, eos_token="</s>"), vocab_size=4))
-    assert found.encode("b a c") == [3, 2, 0]
-    assert found.eos_token_id == 1
+    loaded = tokenizers.load_pretrained(PretrainedTokenizer(name=word_level(tmp_path, eos_token="</s>"), vocab_size=4))
+    assert loaded.encode("b a c") == [3, 2, 0]
+    assert loaded.eos_token_id == 1
 
 
 def test_unusable_pretrained_tokenizers_are_refused(tmp_path):
     with pytest.raises(DataError, match="has 4 entries, more than vocab_size 3: raise vocab_size"):
-        tokenizers.pretrained(PretrainedTokenizer(name=word_level(tmp_path, eos_token="</s>"), vocab_size=3))
+        tokenizers.load_pretrained(PretrainedTokenizer(name=word_level(tmp_path, eos_token="</s>"), vocab_size=3))
     with pytest.raises(DataError, match="has no end-of-text token"):
-        tokenizers.pretrained(PretrainedTokenizer(name=word_level(tmp_path / "x"), vocab_size=4))
+        tokenizers.load_pretrained(PretrainedTokenizer(name=word_level(tmp_path / "x"), vocab_size=4))
     with pytest.raises(DataError, match=r"'.*missing' \(revision main\) can't be loaded"):
-        tokenizers.pretrained(PretrainedTokenizer(name=str(tmp_path / "missing"), vocab_size=4))
+        tokenizers.load_pretrained(PretrainedTokenizer(name=str(tmp_path / "missing"), vocab_size=4))
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ def test_prefix_is_the_shortest_text_with_those_tokens_whole(trained, encoder):
 def test_chunks_are_consecutive_and_bounded(monkeypatch):
     monkeypatch.setattr(tokenizers, "CHUNK_CHARACTERS", 10)
     given_documents = [Document(str(index), "x" * length) for index, length in enumerate([4, 4, 4, 25, 1, 9, 3])]
-    found = [[int(document.name) for document in chunk] for chunk in tokenizers.chunks(given_documents)]
-    assert found == [[0, 1, 2], [3], [4, 5], [6]]
+    numbers = [[int(document.name) for document in chunk] for chunk in tokenizers.chunks(given_documents)]
+    assert numbers == [[0, 1, 2], [3], [4, 5], [6]]
 
 
 def test_worker_processes_read_ahead_a_bounded_number_of_chunks(encoder, tmp_path, monkeypatch):
@@ -231,11 +231,13 @@ def test_worker_processes_read_ahead_a_bounded_number_of_chunks(encoder, tmp_pat
             yield Document(str(number), f"text {number}")
             number += 1
 
-    stream = tokenizers.encoded(endless(), encoder, tmp_path, workers=2, wanted=lambda document: document.name != "1")
-    found = [next(stream) for _ in range(3)]
+    stream = tokenizers.encode_documents(
+        endless(), encoder, tmp_path, workers=2, is_needed=lambda document: document.name != "1"
+    )
+    encoded = [next(stream) for _ in range(3)]
     stream.close()
-    assert [document.name for document, _ in found] == ["0", "2", "3"]
-    assert [tokens.tolist() for _, tokens in found] == [encoder.tokens(f"text {n}").tolist() for n in (0, 2, 3)]
+    assert [document.name for document, _ in encoded] == ["0", "2", "3"]
+    assert [tokens.tolist() for _, tokens in encoded] == [encoder.tokens(f"text {n}").tolist() for n in (0, 2, 3)]
     assert len(taken) <= 4 + tokenizers.CHUNKS_AHEAD * 2 + 1
 
 
@@ -249,6 +251,6 @@ class Fatal(str):
 
 
 def test_death_of_a_worker_process_is_told(encoder, tmp_path):
-    stream = tokenizers.encoded([Document("a", Fatal("x"))], encoder, tmp_path, workers=2, wanted=bool)
-    with pytest.raises(DataError, match="one of 2 tokenising processes died, perhaps for lack of memory"):
+    stream = tokenizers.encode_documents([Document("a", Fatal("x"))], encoder, tmp_path, workers=2, is_needed=bool)
+    with pytest.raises(DataError, match="one of 2 tokenising processes died, perhaps out of memory"):
         list(stream)

@@ -1,4 +1,4 @@
-"""Which windows of the token stream make up the global batch of a step: a pure function of (data, seed, step)."""
+"""The windows of the token stream in a step's global batch: a pure function of (data, seed, step)."""
 
 from typing import Protocol
 
@@ -17,18 +17,18 @@ class Tokens(Protocol):
     def window(self, start: int, length: int) -> np.ndarray: ...
 
 
-def mixed(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection on uint64 that spreads every bit."""
+def mix(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014), a bijection on uint64 that mixes every bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
-def permuted(positions: np.ndarray, size: int, *, seed: int, epoch: int) -> np.ndarray:
-    """The images of `positions` (each in 0…size−1) under the permutation of range(size) that (seed, epoch) name.
+def permute(positions: np.ndarray, size: int, *, seed: int, epoch: int) -> np.ndarray:
+    """The images of `positions` (each in 0…size−1) under the permutation of range(size) given by (seed, epoch).
 
-    A Feistel network permutes the numbers below a power of four; a number that lands at `size` or above is sent
-    through again until it falls below (cycle walking, at most four passes on average). Memory doesn't grow with `size`.
+    A Feistel network permutes the numbers below a power of four. A number that lands at `size` or above goes through it
+    again until it falls below (cycle walking, at most four passes on average). Memory doesn't grow with `size`.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -38,18 +38,18 @@ def permuted(positions: np.ndarray, size: int, *, seed: int, epoch: int) -> np.n
     while outside.any():
         left, right = values[outside] >> half, values[outside] & mask
         for key in keys:
-            left, right = right, left ^ (mixed(right + key) & mask)
+            left, right = right, left ^ (mix(right + key) & mask)
         values[outside] = (left << half) | right
         outside = values >= size
     return values.astype(np.int64)
 
 
 class Batches:
-    """Shuffled windows of `sequence_length` + 1 tokens, the last one of each being only a target.
+    """Shuffled windows of `sequence_length` + 1 tokens. The last token of each is only a target.
 
     Windows start every `sequence_length` tokens; an incomplete last one is dropped. Sequence i of step s has the global
-    number n = s × batch_sequences + i: it is number n mod `windows` of epoch n div `windows`. Each epoch goes through
-    every window once, in an order of its own. Nothing depends on the number of processes; there is no state to save.
+    number n = s × batch_sequences + i, which is number n mod `windows` of epoch n div `windows`. Each epoch visits
+    every window once, in its own order. Nothing depends on the number of processes, and there is no state to save.
 
     Raises:
         DataError: the stream is shorter than one window.
@@ -63,32 +63,32 @@ class Batches:
         self.windows = (len(tokens) - 1) // sequence_length
         if self.windows < 1:
             raise DataError(
-                f"the training split has {len(tokens)} tokens, one window needs {sequence_length + 1}: "
-                "add text, lower validation_fraction, or shorten sequence_length"
+                f"the training split has {len(tokens)} tokens, but one window needs {sequence_length + 1}: "
+                "add text, lower validation_fraction or reduce sequence_length"
             )
 
     def indices(self, step: int) -> np.ndarray:
-        """The windows of the global batch, int64, shape (batch_sequences,)."""
+        """The numbers of the global batch's windows, int64, shape (batch_sequences,)."""
         numbers = np.arange(step * self.batch_sequences, (step + 1) * self.batch_sequences)
         epochs, positions = np.divmod(numbers, self.windows)
-        chosen = np.empty_like(positions)
+        windows = np.empty_like(positions)
         for epoch in np.unique(epochs):
-            here = epochs == epoch
-            chosen[here] = permuted(positions[here], self.windows, seed=self.seed, epoch=int(epoch))
-        return chosen
+            in_epoch = epochs == epoch
+            windows[in_epoch] = permute(positions[in_epoch], self.windows, seed=self.seed, epoch=int(epoch))
+        return windows
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> np.ndarray:
         """The share of process `rank` in step `step`, int64, shape (batch_sequences / world_size, sequence_length + 1).
 
         Raises:
-            ConfigError: the global batch can't be divided by `world_size`.
+            ConfigError: `world_size` doesn't divide the global batch.
         """
         if self.batch_sequences % world_size:
             raise ConfigError(
-                f"{self.batch_sequences} sequences a batch can't be shared evenly by {world_size} processes: "
+                f"a batch of {self.batch_sequences} sequences can't be split evenly over {world_size} processes: "
                 "choose a number of processes that divides the batch"
             )
         share = self.batch_sequences // world_size
-        chosen = self.indices(step)[rank * share : (rank + 1) * share]
+        windows = self.indices(step)[rank * share : (rank + 1) * share]
         length = self.sequence_length
-        return np.stack([self.tokens.window(int(index) * length, length + 1) for index in chosen])
+        return np.stack([self.tokens.window(int(index) * length, length + 1) for index in windows])

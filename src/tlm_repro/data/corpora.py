@@ -1,7 +1,7 @@
 """The documents and the source files of any corpus.
 
-Text is taken as it is, except that line ends become line feeds and empty documents are left out. Sources are grouped
-into the parts that jobs share; the grouping doesn't depend on the number of jobs.
+Text is unchanged, except that line ends become line feeds; empty documents are left out. Source files are grouped into
+the parts that several jobs share. The grouping doesn't depend on the number of jobs.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from tlm_repro.errors import DataError
 from tlm_repro.spec.data import Corpus
 
 READERS: dict[str, type[Reader[Any]]] = {"package": PackageReader, "files": FilesReader, "hub": HubReader}
-MOST_PARTS = 1000  # about: small files are grouped
+MAX_PARTS = 1000  # approximate: small files are grouped
 
 
 def reader(corpus: Corpus) -> Reader[Any]:
@@ -24,33 +24,33 @@ def reader(corpus: Corpus) -> Reader[Any]:
     return READERS[corpus.kind](corpus)
 
 
-def documents(corpus: Corpus, only: Sequence[Source] | None = None) -> Iterator[Document]:
-    """The documents of a corpus, or of some of its files alone, that have any text, always in the same order.
+def documents(corpus: Corpus, sources: Sequence[Source] | None = None) -> Iterator[Document]:
+    """The non-empty documents of a corpus, or of some of its files, always in the same order.
 
     Raises:
         DataError: the corpus, a file, a row or its text field is missing or unreadable; the message names it.
     """
-    for document in reader(corpus).documents(only):
+    for document in reader(corpus).documents(sources):
         text = document.text.replace("\r\n", "\n").replace("\r", "\n")
         if text.strip():
             yield Document(document.name, text)
 
 
-def held_out(name: str, *, fraction: float, seed: int) -> bool:
-    """Whether the document of that name belongs to the validation split: its hash falls into the lowest `fraction`."""
+def is_held_out(name: str, *, fraction: float, seed: int) -> bool:
+    """Whether a document belongs to the validation split: the hash of its name lies in the lowest `fraction`."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
-def grouped(corpus: Corpus, sources: Sequence[Source]) -> tuple[tuple[Source, ...], ...]:
-    """Parts: runs of consecutive files of at least a thousandth of the whole; a large file is a part of its own.
+def group_into_parts(corpus: Corpus, sources: Sequence[Source]) -> tuple[tuple[Source, ...], ...]:
+    """Groups consecutive files into parts of at least a thousandth of the corpus. A large file is its own part.
 
     Raises:
         DataError: there is no file.
     """
     if not sources:
         raise DataError("the corpus has no files: correct its name or patterns")
-    limit = max(sum(source.size for source in sources) // MOST_PARTS, READERS[corpus.kind].smallest_part)
+    limit = max(sum(source.size for source in sources) // MAX_PARTS, READERS[corpus.kind].min_part_size)
     parts: list[tuple[Source, ...]] = []
     part: list[Source] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Joining the parts of many jobs into one data set: the files that `tokenisation.build` would write, byte for byte."""
+"""Joining the parts of several jobs into one data set, byte for byte as `tokenisation.build` writes it."""
 
 import io
 import shutil
@@ -28,13 +28,13 @@ from tlm_repro.data.shards import TokenArray, shard_name
 from tlm_repro.data.tokenisation import (
     Progress,
     Split,
-    check,
-    complete,
+    budgets_met,
+    check_split,
     dtype_name,
-    finish,
-    finished,
+    finished_manifest,
+    full_disk_as_data_error,
     new_splits,
-    room_on_disk,
+    write_data_manifest,
 )
 from tlm_repro.errors import ArtifactError
 from tlm_repro.spec.data import DataSpec
@@ -42,8 +42,8 @@ from tlm_repro.spec.data import DataSpec
 COPIED_TOKENS = 2**23  # at a time
 
 
-class Joined:
-    """The parts in order, cut at the budgets: what `gather` writes."""
+class JoinedParts:
+    """The parts in order, cut off at the budgets."""
 
     def __init__(self, plan: Plan, folder: Path, *, jobs: int, workers: int) -> None:
         self.plan, self.folder, self.jobs, self.workers = plan, folder, jobs, workers
@@ -51,14 +51,14 @@ class Joined:
         self.pieces: dict[str, list[tuple[Path, int]]] = {split.name: [] for split in self.splits}
         self.held_out_files: list[Path] = []
         for index in range(len(plan.parts)):
-            if complete(self.splits):
+            if budgets_met(self.splits):
                 break
             self.add(index)
 
     def add(self, index: int) -> None:
-        """Takes a part as it is, or tokenises its files again where it has to be cut: exact to the document."""
+        """Adds a whole part or, if it must be cut off, tokenises its files again up to the budgets."""
         manifest = self.part(index)
-        if manifest is None or self.cuts(manifest):
+        if manifest is None or self.must_be_cut(manifest):
             self.add_cut(index)
             return
         for split in self.splits:
@@ -68,9 +68,9 @@ class Joined:
             split.documents += summary["documents"]
             split.tokens += summary["tokens"]
             split.bytes += summary["bytes"]
-            self.take(split, manifest.folder, summary["shards"])
+            self.add_shards(split, manifest.folder, summary["shards"])
 
-    def take(self, split: Split, folder: Path, lengths: list[int]) -> None:
+    def add_shards(self, split: Split, folder: Path, lengths: list[int]) -> None:
         paths = [folder / split.name / shard_name(number) for number in range(len(lengths))]
         self.pieces[split.name] += zip(paths, lengths, strict=True)
         if split.name == "validation":
@@ -83,14 +83,18 @@ class Joined:
         train, validation = (replace(split, writer=new.writer) for split, new in zip(self.splits, fresh, strict=True))
         tokenise_sources(self.plan, self.folder, index, (train, validation), target, workers=self.workers)
         for split in (train, validation):
-            self.take(split, target, split.writer.lengths)
+            self.add_shards(split, target, split.writer.lengths)
         self.splits = train, validation
 
     def part(self, index: int) -> Manifest | None:
-        """The part's manifest; None if its job left it out as beyond the budgets. Raises ArtifactError otherwise."""
-        found = finished_part(self.plan, self.folder, index)
-        if found is not None:
-            return found
+        """The part's manifest, or None if its job skipped it as beyond the budgets.
+
+        Raises:
+            ArtifactError: the part isn't finished.
+        """
+        manifest = finished_part(self.plan, self.folder, index)
+        if manifest is not None:
+            return manifest
         job = index % self.jobs
         record = record_path(self.folder, job, self.jobs)
         if record.is_file() and index in read_json(record).get("beyond", ()):
@@ -100,60 +104,61 @@ class Joined:
             f"`tlm-repro tokenize-part --folder {self.folder} --job {job} --jobs {self.jobs}`"
         )
 
-    def cuts(self, manifest: Manifest) -> bool:
-        """Whether reading ends, or a budget is met, somewhere within a part."""
+    def must_be_cut(self, manifest: Manifest) -> bool:
+        """Whether a budget is met, or reading ends, within a part."""
         train, validation = self.splits
-        if not train.documents and not validation.documents:  # it was itself tokenised up to the budgets
+        if not train.documents and not validation.documents:  # the first part already stops at the budgets
             return False
-        reached = (
+        met = (
             split.budget is not None
             and not split.full
             and split.tokens + manifest.summary[split.name]["tokens"] >= split.budget
             for split in self.splits
         )
-        return any(reached) or (train.full and validation.budget is None)
+        return any(met) or (train.full and validation.budget is None)
 
     def fingerprint(self) -> str:
-        pieces = {name: [[str(path), length] for path, length in found] for name, found in self.pieces.items()}
+        pieces = {name: [[str(path), length] for path, length in shards] for name, shards in self.pieces.items()}
         return fingerprint({"plan": self.plan.canonical(), "pieces": pieces}, 16)
 
 
 def gather(spec: DataSpec, folder: Path, *, jobs: int, workers: int) -> dict[str, Any]:
-    """Joins the parts of `jobs` jobs into the data set of `folder`; returns the manifest's summary, as `build` does.
+    """Joins the parts of `jobs` jobs into the data set in `folder`; returns the manifest's summary, as `build` does.
 
-    Shards are copied one by one, each whole or not at all, and a second attempt goes on after the last one. The parts
-    are deleted at the very end, so that until then the disk holds the tokens twice.
+    Shards are copied one by one, each atomically, and a second attempt continues after the last one. The parts are
+    deleted at the end, so the disk holds the tokens twice until then.
 
     Raises:
-        ArtifactError: there is no plan, the plan is another spec's, or a part is missing.
-        DataError: one side of the split is empty, or the disk is full.
+        ArtifactError: there is no plan, the plan has another spec, or a part is missing.
+        DataError: a split is empty, or the disk is full.
     """
-    with exclusive(folder), room_on_disk(folder, "finished parts and shards stay: free some space and run this again"):
-        done = finished(spec, folder)
-        if done is not None:
+    remedy = "free some space and run the same command again to continue after the last shard"
+    with exclusive(folder), full_disk_as_data_error(folder, remedy):
+        finished = finished_manifest(spec, folder)
+        if finished is not None:
             remove_parts(folder)
-            return done.summary
-        began = time.monotonic()
+            return finished.summary
+        start = time.monotonic()
         plan = read_plan(folder)
         if plan.spec != spec:
-            raise ArtifactError(f"{plan_path(folder)} is of another spec: run `tlm-repro tokenize-start` again")
-        joined = Joined(plan, folder, jobs=jobs, workers=workers)
+            raise ArtifactError(f"{plan_path(folder)} has another spec: run `tlm-repro tokenize-start` again")
+        joined = JoinedParts(plan, folder, jobs=jobs, workers=workers)
         for split in joined.splits:
-            check(split, spec)
-        resume(folder, joined.fingerprint())
+            check_split(split, spec)
+        remove_stale_shards(folder, joined.fingerprint())
         for split in joined.splits:
             split.writer.lengths = copy_stream(joined.pieces[split.name], folder / split.name, spec)
         with atomic_path(folder / "validation.jsonl") as temporary, temporary.open("wb") as target:
             for path in joined.held_out_files:
                 with path.open("rb") as source:
                     shutil.copyfileobj(source, target)
-        summary = finish(spec, folder, joined.splits, eos_token_id=plan.eos_token_id, began=began)
+        summary = write_data_manifest(spec, folder, joined.splits, eos_token_id=plan.eos_token_id, start=start)
         remove_parts(folder)
         return summary
 
 
-def resume(folder: Path, origin: str) -> None:
-    """Keeps the shards of an earlier attempt if it was made from the same pieces; removes any others."""
+def remove_stale_shards(folder: Path, origin: str) -> None:
+    """Removes the shards of an earlier attempt, unless it joined the same parts (`origin` is their fingerprint)."""
     record = folder / "parts" / "gathered.json"
     if record.is_file() and read_json(record) == origin:
         return
@@ -163,7 +168,7 @@ def resume(folder: Path, origin: str) -> None:
 
 
 def copy_stream(pieces: list[tuple[Path, int]], folder: Path, spec: DataSpec) -> list[int]:
-    """Writes the tokens of the pieces as shards of `spec.shard_tokens`, those aside that are there; returns lengths."""
+    """Writes the pieces' tokens as shards of `spec.shard_tokens`, except those that exist; returns all lengths."""
     tokens = TokenArray([path for path, _ in pieces], [length for _, length in pieces])
     dtype = np.dtype(dtype_name(spec))
     starts = range(0, len(tokens), spec.shard_tokens)
@@ -184,7 +189,7 @@ def copy_stream(pieces: list[tuple[Path, int]], folder: Path, spec: DataSpec) ->
 
 
 def npy_header(dtype: np.dtype, length: int) -> bytes:
-    """What `np.save` writes before the numbers of an array of this length."""
+    """The header that `np.save` writes for an array of this length."""
     buffer = io.BytesIO()
     description = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(buffer, {"descr": description, "fortran_order": False, "shape": (length,)})
@@ -192,7 +197,7 @@ def npy_header(dtype: np.dtype, length: int) -> bytes:
 
 
 def remove_parts(folder: Path) -> None:
-    """Deletes the parts' tokens; the plan and the jobs' records stay, so that Snakemake finds its outputs."""
+    """Deletes the parts' tokens. The plan and the jobs' records stay, because they are outputs of Snakemake rules."""
     for path in (folder / "parts").glob("*"):
         if path.is_dir() or path.name == "gathered.json":
             remove(path)

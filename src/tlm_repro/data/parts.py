@@ -1,7 +1,7 @@
-"""Tokenising shared by many jobs: a plan, and parts that don't depend on each other.
+"""Tokenising a corpus in several jobs: a plan, and independent parts.
 
-`start` lists the corpus's files, groups them into parts and makes the tokenizer. `tokenise_parts` is one of N jobs: it
-does parts j, j + N, … A part is a folder with a manifest, and is done once. `gathering.gather` joins them.
+`write_plan` lists the corpus's files, groups them into parts and makes the tokenizer. `tokenise_parts` is job j of N:
+it tokenises parts j, j + N, … A part is a folder with a manifest and is made once. `gathering.gather` joins the parts.
 """
 
 import contextlib
@@ -14,39 +14,43 @@ from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.files import check_folder_is_ours, read_json, write_json
 from tlm_repro.artifacts.lock import exclusive
 from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
-from tlm_repro.data.corpora import documents, grouped, reader
+from tlm_repro.data.corpora import documents, group_into_parts, reader
 from tlm_repro.data.readers.base import Source
 from tlm_repro.data.tokenisation import (
-    FINISHED,
-    OWN,
+    MANIFEST_COPY,
+    PRODUCT_FILES,
     Splits,
-    finished,
+    finished_manifest,
+    full_disk_as_data_error,
     make_tokenizer,
     new_splits,
-    room_on_disk,
     tokenise,
 )
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.spec.base import Spec
 from tlm_repro.spec.data import Corpus, DataSpec
 
-PART_SHARD_TOKENS = 2**25  # what a part's writer buffers: 64 MB
-MARGIN = 1.1  # a part is beyond the budgets if, by the sizes of the files before it, they are met so many times over
+PART_SHARD_TOKENS = 2**25  # tokens in a part's write buffer: 64 MB
+MARGIN = 1.1  # a part is beyond the budgets if the files before it are estimated to hold this many times the budgets
 
 
 class Plan(Spec):
-    """What the jobs share."""
+    """The plan that all jobs read."""
 
     spec: DataSpec
-    corpus: Corpus  # of the spec, at a fixed commit
+    corpus: Corpus  # the spec's, at a fixed commit
     tokenizer_sha256: str
     eos_token_id: int
     parts: tuple[tuple[Source, ...], ...]
 
     def part_spec(self, index: int) -> dict[str, Any]:
-        """All that a part's bytes depend on."""
-        rest = {"data": self.spec.canonical(), "tokenizer": self.tokenizer_sha256, "eos": self.eos_token_id}
-        return {**rest, "sources": [source.canonical() for source in self.parts[index]]}
+        """Everything that a part's bytes depend on."""
+        return {
+            "data": self.spec.canonical(),
+            "tokenizer": self.tokenizer_sha256,
+            "eos": self.eos_token_id,
+            "sources": [source.canonical() for source in self.parts[index]],
+        }
 
     def title(self, index: int) -> str:
         files = self.parts[index]
@@ -65,39 +69,39 @@ def part_folder(folder: Path, index: int) -> Path:
     return folder / "parts" / f"{index:05}"
 
 
-def start(spec: DataSpec, folder: Path) -> Plan:
-    """Writes the tokenizer and `parts/plan.json` to `folder`, the data set's; parts of an equal plan stay valid.
+def write_plan(spec: DataSpec, folder: Path) -> Plan:
+    """Writes the tokenizer and `parts/plan.json` to the data set's `folder`. Parts of an equal plan stay valid.
 
     Raises:
-        DataError: the corpus or the tokenizer can't be had.
+        DataError: the corpus or the tokenizer is unavailable.
     """
-    check_folder_is_ours(folder, OWN)
-    with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
+    check_folder_is_ours(folder, PRODUCT_FILES)
+    with exclusive(folder), full_disk_as_data_error(folder, "free some space and run the same command again"):
         corpus_reader = reader(spec.corpus)
         sources = corpus_reader.sources()
-        corpus = corpus_reader.pinned(sources)
-        done = finished(spec, folder)
-        if done is None:
-            for name in ("manifest.json", FINISHED, "tokenizer"):
+        corpus = corpus_reader.at_version_of(sources)
+        finished = finished_manifest(spec, folder)
+        if finished is None:
+            for name in ("manifest.json", MANIFEST_COPY, "tokenizer"):
                 remove(folder / name)
             tokenizer = make_tokenizer(spec.model_copy(update={"corpus": corpus}))
             tokenizer.save_pretrained(folder / "tokenizer")
-            end = tokenizer.eos_token_id
+            eos_token_id = tokenizer.eos_token_id
         else:
-            end = done.summary["eos_token_id"]
+            eos_token_id = finished.summary["eos_token_id"]
         plan = Plan(
             spec=spec,
             corpus=corpus,
             tokenizer_sha256=sha256_file(folder / "tokenizer" / "tokenizer.json"),
-            eos_token_id=end,
-            parts=grouped(corpus, sources),
+            eos_token_id=eos_token_id,
+            parts=group_into_parts(corpus, sources),
         )
         write_json(plan_path(folder), plan.canonical())
         return plan
 
 
 def read_plan(folder: Path) -> Plan:
-    """Raises ArtifactError when there is no plan, or the tokenizer beside it isn't the one it was made with."""
+    """Reads the plan. Raises ArtifactError if there is none, or the tokenizer isn't the one it was made with."""
     path = plan_path(folder)
     try:
         plan = Plan.from_values(read_json(path), str(path))
@@ -117,7 +121,7 @@ def remove(path: Path) -> None:
 
 
 def finished_part(plan: Plan, folder: Path, index: int) -> Manifest | None:
-    """The manifest of a part that is done and whole."""
+    """The manifest of a part; None if the part is unfinished or damaged."""
     with contextlib.suppress(ArtifactError):
         manifest = read_manifest(part_folder(folder, index) / "manifest.json", kind="part")
         if manifest.spec == plan.part_spec(index):
@@ -126,25 +130,25 @@ def finished_part(plan: Plan, folder: Path, index: int) -> Manifest | None:
 
 
 def tokenise_parts(folder: Path, *, job: int, jobs: int, workers: int) -> dict[str, Any]:
-    """Does parts `job`, `job` + `jobs`, … that aren't done yet; writes and returns what this job did.
+    """Makes parts `job`, `job` + `jobs`, … that aren't finished; writes and returns the job's record.
 
-    It stops at the first part that lies beyond the budgets, going by the parts that are done and the sizes of the
-    files before it. `gather` needs none of those, or does it itself.
+    Stops at the first part beyond the budgets, as estimated from the finished parts and the sizes of the files before
+    it. `gather` doesn't need such parts, or makes them itself.
 
     Raises:
         ConfigError: there is no job of that number.
         ArtifactError: there is no plan.
-        DataError: a source can't be read, or the disk is full; parts that are done stay.
+        DataError: a source can't be read, or the disk is full. Finished parts are kept.
     """
     if not 0 <= job < jobs:
         raise ConfigError(f"job {job} of {jobs}: jobs are numbered from 0 to {jobs - 1}")
     plan = read_plan(folder)
     record: dict[str, Any] = {"job": job, "jobs": jobs, "parts": [], "beyond": []}
-    if finished(plan.spec, folder) is None:
-        mine = range(job, len(plan.parts), jobs)
-        for index in mine:
-            if beyond(plan, folder, index):
-                record["beyond"] = [one for one in mine if one >= index]
+    if finished_manifest(plan.spec, folder) is None:
+        indices = range(job, len(plan.parts), jobs)
+        for index in indices:
+            if is_beyond_budgets(plan, folder, index):
+                record["beyond"] = [later for later in indices if later >= index]
                 break
             tokenise_part(plan, folder, index, workers=workers)
             record["parts"].append(index)
@@ -152,17 +156,17 @@ def tokenise_parts(folder: Path, *, job: int, jobs: int, workers: int) -> dict[s
     return record
 
 
-def beyond(plan: Plan, folder: Path, index: int) -> bool:
-    """Whether the files before a part hold more than enough tokens, as far as the parts that are done can tell."""
+def is_beyond_budgets(plan: Plan, folder: Path, index: int) -> bool:
+    """Whether the files before a part hold more than enough tokens, as estimated from the finished parts."""
     if plan.spec.train_tokens is None:
         return False
     sizes = [sum(source.size for source in part) for part in plan.parts]
     size, train, validation = 0, 0, 0
-    for one in range(len(plan.parts)):
-        # A part's own product stops at the budgets, so this can only be too low.
-        manifest = finished_part(plan, folder, one)
+    for part in range(len(plan.parts)):
+        # A part stops at the budgets, so the estimate is never too high.
+        manifest = finished_part(plan, folder, part)
         if manifest is not None:
-            size += sizes[one]
+            size += sizes[part]
             train += manifest.summary["train"]["tokens"]
             validation += manifest.summary["validation"]["tokens"]
     if not size:
@@ -172,16 +176,16 @@ def beyond(plan: Plan, folder: Path, index: int) -> bool:
 
 
 def tokenise_part(plan: Plan, folder: Path, index: int, *, workers: int) -> None:
-    """Makes one part, unless it is done already."""
+    """Makes one part, unless it is finished."""
     target = part_folder(folder, index)
-    rest = f"the parts that are done stay: free some space and go on with {plan.title(index)}"
+    remedy = f"free some space and run the same command again to continue with {plan.title(index)}"
     with exclusive(target):
         if finished_part(plan, folder, index) is not None:
             return
-        began = time.monotonic()
+        start = time.monotonic()
         empty(target)
         try:
-            with room_on_disk(folder, rest):
+            with full_disk_as_data_error(folder, remedy):
                 splits = new_splits(plan.spec, target, shard_tokens=min(PART_SHARD_TOKENS, plan.spec.shard_tokens))
                 tokenise_sources(plan, folder, index, splits, target, workers=workers)
                 files = [path for path in target.rglob("*") if path.is_file() and path.name != ".lock"]
@@ -193,7 +197,7 @@ def tokenise_part(plan: Plan, folder: Path, index: int, *, workers: int) -> None
                     summary={split.name: split.summary() for split in splits},
                     files=files,
                     device="cpu",
-                    wall_time_s=time.monotonic() - began,
+                    wall_time_s=time.monotonic() - start,
                 )
         except BaseException:
             empty(target)
@@ -201,7 +205,7 @@ def tokenise_part(plan: Plan, folder: Path, index: int, *, workers: int) -> None
 
 
 def empty(folder: Path) -> None:
-    """Removes all that an earlier attempt at a part wrote, the manifest first."""
+    """Removes everything that an earlier attempt at a part wrote, the manifest first."""
     remove(folder / "manifest.json")
     for path in folder.iterdir():
         if path.name != ".lock":

@@ -1,4 +1,4 @@
-"""Token streams on disk: shards of token ids, random access to them, and the finished data set that holds them."""
+"""Token streams on disk: shards of token ids, random access to them, and the finished data set."""
 
 import functools
 import json
@@ -18,11 +18,11 @@ from tlm_repro.errors import ArtifactError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-OPEN_SHARDS = 256  # memory maps kept at a time: a corpus can have more shards than a process may have open files
+OPEN_SHARDS = 256  # memory maps open at a time: a corpus can have more shards than a process may have open files
 
 
 class ShardWriter:
-    """Appends token ids to `folder`/00000.npy, 00001.npy … of `shard_tokens` each; none is ever there by half."""
+    """Writes token ids to `folder`/00000.npy, 00001.npy … of `shard_tokens` each. Each file is written atomically."""
 
     def __init__(self, folder: Path, *, dtype: str, shard_tokens: int) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class ShardWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Writes what is buffered, if anything, as a shard."""
+        """Writes the buffered tokens, if any, as a shard."""
         if not self.filled:
             return
         with atomic_path(self.folder / shard_name(len(self.lengths))) as temporary:
@@ -54,7 +54,7 @@ def shard_name(index: int) -> str:
 
 
 class TokenArray:
-    """A token stream in shards, memory-mapped as they are needed."""
+    """A token stream in shards, which are memory-mapped on first use."""
 
     def __init__(self, paths: Sequence[Path], lengths: Sequence[int]) -> None:
         self.paths = tuple(paths)
@@ -70,26 +70,26 @@ class TokenArray:
         try:
             shard = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path} can't be read ({error}): fetch the data set anew or build it again") from None
+            raise ArtifactError(f"{path} can't be read ({error}): fetch or build the data set again") from None
         if shard.shape != (expected,):
             raise ArtifactError(
-                f"{path} has shape {shard.shape}, its manifest says ({expected},): build the data set again"
+                f"{path} has shape {shard.shape}, but its manifest says ({expected},): build the data set again"
             )
         return shard
 
     def window(self, start: int, length: int) -> np.ndarray:
         """Tokens start … start+length−1, int64, across shards. Raises IndexError beyond the ends of the stream."""
         if start < 0 or length < 0 or start + length > len(self):
-            raise IndexError(f"tokens {start} to {start + length} were asked for, the stream has {len(self)}")
-        found = np.empty(length, dtype=np.int64)
+            raise IndexError(f"tokens {start} to {start + length} are out of range: the stream has {len(self)}")
+        tokens = np.empty(length, dtype=np.int64)
         filled = 0
         for piece in self.pieces(start, length):
-            found[filled : filled + len(piece)] = piece
+            tokens[filled : filled + len(piece)] = piece
             filled += len(piece)
-        return found
+        return tokens
 
     def pieces(self, start: int, length: int) -> Iterator[np.ndarray]:
-        """The same tokens as they lie in the shards, memory-mapped, one piece a shard."""
+        """The same tokens as memory-mapped slices, one for each shard."""
         index = int(np.searchsorted(self.ends, start, side="right"))
         while length:
             shard = self.shard(index)
@@ -101,26 +101,26 @@ class TokenArray:
 
 @dataclass(frozen=True)
 class TokenData:
-    """A tokenised corpus that is finished."""
+    """A finished tokenised corpus."""
 
     manifest: Manifest
     train: TokenArray
     validation: TokenArray
 
     @classmethod
-    def open(cls, manifest: Path) -> "TokenData":
-        """Raises ArtifactError when the manifest isn't one of a data set or the files don't match it."""
-        read = read_manifest(manifest, kind="data", verify="sha256")
+    def open(cls, path: Path) -> "TokenData":
+        """Opens the data set of a `manifest.json`. Raises ArtifactError if it isn't one or its files don't match it."""
+        manifest = read_manifest(path, kind="data", verify="sha256")
         train, validation = (
-            TokenArray([read.path(f"{name}/{shard_name(index)}") for index in range(len(lengths))], lengths)
+            TokenArray([manifest.path(f"{name}/{shard_name(index)}") for index in range(len(lengths))], lengths)
             for name in ("train", "validation")
-            for lengths in [read.summary[name]["shards"]]
+            for lengths in [manifest.summary[name]["shards"]]
         )
-        return cls(read, train, validation)
+        return cls(manifest, train, validation)
 
     @property
     def vocab_size(self) -> int:
-        """The model's; the tokenizer may have fewer entries."""
+        """The vocabulary size of models. The tokenizer may have fewer entries."""
         return self.manifest.summary["vocab_size"]
 
     @property
@@ -131,7 +131,7 @@ class TokenData:
         return tokenizers.load(self.manifest.path("tokenizer/tokenizer.json").parent)
 
     def held_out(self) -> Iterator[Document]:
-        """The validation documents' text, as far as their tokens are in the validation split."""
+        """The validation documents. Text whose tokens exceed the split's budget is cut off."""
         with self.manifest.path("validation.jsonl").open(encoding="utf-8") as file:
             for line in file:
                 yield Document(**json.loads(line))

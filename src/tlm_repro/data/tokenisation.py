@@ -1,4 +1,4 @@
-"""From a corpus to a finished data set in one job, and what the sharded way (`parts`) shares with it."""
+"""Tokenising a corpus into a data set in one job, and the steps that it shares with several jobs (`parts`)."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours
 from tlm_repro.artifacts.lock import exclusive
 from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.data.corpora import documents, held_out
+from tlm_repro.data.corpora import documents, is_held_out
 from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import ShardWriter
 from tlm_repro.errors import ArtifactError, DataError
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LOG_SECONDS = 30.0
-OWN = ("tokenizer", "train", "validation", "parts", "validation.jsonl", "manifest.json")  # of a data set's folder
-FINISHED = ".finished.json"  # a copy of the manifest: Snakemake deletes the manifest before it starts a job again
+PRODUCT_FILES = ("tokenizer", "train", "validation", "parts", "validation.jsonl", "manifest.json")
+MANIFEST_COPY = ".finished.json"  # Snakemake deletes the manifest before it starts a job again
 
 
 @dataclass
 class Split:
-    """One side of the corpus: at most `budget` tokens, counted to the token."""
+    """The training or the validation split: at most `budget` tokens, exactly, or all for None."""
 
     name: str
     budget: int | None
@@ -49,15 +49,15 @@ class Split:
         return self.budget is not None and self.tokens >= self.budget
 
     def add(self, document: Document, tokens: np.ndarray, end: int, encoder: tokenizers.Encoder) -> Document:
-        """Appends a document and the token `end`; returns the part of it that fits the budget."""
+        """Appends a document and the token `end`, cut off at the budget; returns the document as it was added."""
         room = len(tokens) + 1 if self.budget is None else self.budget - self.tokens
         if room < len(tokens):
             tokens = tokens[:room]
             document = Document(document.name, encoder.prefix(document.text, room))
-        kept = np.append(tokens, tokens.dtype.type(end))[:room]
-        self.writer.append(kept)
+        tokens = np.append(tokens, tokens.dtype.type(end))[:room]
+        self.writer.append(tokens)
         self.documents += 1
-        self.tokens += len(kept)
+        self.tokens += len(tokens)
         self.bytes += len(document.text.encode())
         return document
 
@@ -74,7 +74,7 @@ Splits = tuple[Split, Split]  # train, validation
 
 
 def new_splits(spec: DataSpec, folder: Path, *, shard_tokens: int) -> Splits:
-    """Both sides, empty, to be written to `folder`/train and `folder`/validation."""
+    """Two empty splits that write to `folder`/train and `folder`/validation."""
     dtype = dtype_name(spec)
     train, validation = (
         Split(name, budget, ShardWriter(folder / name, dtype=dtype, shard_tokens=shard_tokens))
@@ -83,9 +83,11 @@ def new_splits(spec: DataSpec, folder: Path, *, shard_tokens: int) -> Splits:
     return train, validation
 
 
-def complete(splits: Splits) -> bool:
-    """Whether nothing more is to be read: both budgets are met; without one for validation, the training budget is,
-    and something has been held out."""
+def budgets_met(splits: Splits) -> bool:
+    """Whether no more documents are needed.
+
+    Both budgets must be met. Without a validation budget, the training budget must be met and one document held out.
+    """
     train, validation = splits
     return train.full and validation.documents > 0 and (validation.full or validation.budget is None)
 
@@ -93,23 +95,23 @@ def complete(splits: Splits) -> bool:
 def build(spec: DataSpec, folder: Path, *, workers: int) -> dict[str, Any]:
     """Tokenises a corpus into `folder`; returns the manifest's summary.
 
-    Writes tokenizer/, train/*.npy, validation/*.npy (uint16 where the vocabulary allows, else uint32), validation.jsonl
-    (the held-out documents, one {"name", "text"} a line), then manifest.json. The files don't depend on `workers`. What
-    an earlier attempt left behind is removed; a finished product of the same spec is kept as it is.
+    Writes tokenizer/, train/*.npy, validation/*.npy (uint16 if the vocabulary allows, else uint32), validation.jsonl
+    (the held-out documents, one {"name", "text"} a line), then manifest.json. The files don't depend on `workers`. A
+    finished product of the same spec is kept; anything else that an earlier attempt left is removed.
 
-    The summary has `vocab_size`, `dtype`, `eos_token_id`, `tokenizer_sha256`, and for `train` and `validation` the
-    numbers of `documents`, `tokens` and UTF-8 `bytes` of text, and the lengths of the `shards`.
+    The summary has `vocab_size`, `dtype`, `eos_token_id` and `tokenizer_sha256` and, for `train` and `validation`, the
+    numbers of `documents`, `tokens` and UTF-8 `bytes` of text and the lengths of the `shards`.
 
     Raises:
-        DataError: the corpus or the tokenizer can't be had, one side of the split is empty, or the disk is full.
+        DataError: the corpus or the tokenizer is unavailable, a split is empty, or the disk is full.
     """
-    check_folder_is_ours(folder, OWN)
-    with exclusive(folder), room_on_disk(folder, "free some space and run this again"):
-        kept = finished(spec, folder)
-        if kept is not None:
-            return kept.summary
-        began = time.monotonic()
-        clear(folder)
+    check_folder_is_ours(folder, PRODUCT_FILES)
+    with exclusive(folder), full_disk_as_data_error(folder, "free some space and run the same command again"):
+        finished = finished_manifest(spec, folder)
+        if finished is not None:
+            return finished.summary
+        start = time.monotonic()
+        remove_earlier_attempt(folder)
         tokenizer = make_tokenizer(spec)
         tokenizer.save_pretrained(folder / "tokenizer")
         splits = new_splits(spec, folder, shard_tokens=spec.shard_tokens)
@@ -123,27 +125,27 @@ def build(spec: DataSpec, folder: Path, *, workers: int) -> dict[str, Any]:
             workers=workers,
         )
         for split in splits:
-            check(split, spec)
-        return finish(spec, folder, splits, eos_token_id=tokenizer.eos_token_id, began=began)
+            check_split(split, spec)
+        return write_data_manifest(spec, folder, splits, eos_token_id=tokenizer.eos_token_id, start=start)
 
 
-def finished(spec: DataSpec, folder: Path) -> Manifest | None:
-    """The manifest of a finished product of this spec; one that was deleted is put back if every file is unharmed."""
+def finished_manifest(spec: DataSpec, folder: Path) -> Manifest | None:
+    """The manifest of a finished product of this spec. A deleted one is restored if every file is intact."""
     with contextlib.suppress(ArtifactError):
         manifest = read_manifest(folder / "manifest.json", kind="data")
         if manifest.spec == spec.canonical():
-            keep_copy(folder / "manifest.json", folder / FINISHED)
+            copy_if_different(folder / "manifest.json", folder / MANIFEST_COPY)
             return manifest
     with contextlib.suppress(ArtifactError):
-        manifest = read_manifest(folder / FINISHED, kind="data", verify="sha256")
+        manifest = read_manifest(folder / MANIFEST_COPY, kind="data", verify="sha256")
         if manifest.spec == spec.canonical():
-            keep_copy(folder / FINISHED, folder / "manifest.json")
+            copy_if_different(folder / MANIFEST_COPY, folder / "manifest.json")
             return manifest
     return None
 
 
-def keep_copy(source: Path, target: Path) -> None:
-    """Copies a file atomically, unless the target is the same already."""
+def copy_if_different(source: Path, target: Path) -> None:
+    """Copies a file atomically, unless the target has the same content."""
     content = source.read_bytes()
     if target.is_file() and target.read_bytes() == content:
         return
@@ -151,8 +153,10 @@ def keep_copy(source: Path, target: Path) -> None:
         temporary.write_bytes(content)
 
 
-def finish(spec: DataSpec, folder: Path, splits: Splits, *, eos_token_id: int, began: float) -> dict[str, Any]:
-    """Writes the manifest of what lies in `folder`; returns its summary."""
+def write_data_manifest(
+    spec: DataSpec, folder: Path, splits: Splits, *, eos_token_id: int, start: float
+) -> dict[str, Any]:
+    """Writes the manifest of the data set in `folder`; returns its summary. `start`: by `time.monotonic()`."""
     summary = {
         "vocab_size": spec.tokenizer.vocab_size,
         "dtype": dtype_name(spec),
@@ -160,37 +164,37 @@ def finish(spec: DataSpec, folder: Path, splits: Splits, *, eos_token_id: int, b
         "tokenizer_sha256": sha256_file(folder / "tokenizer" / "tokenizer.json"),
         **{split.name: split.summary() for split in splits},
     }
-    products = [folder / "validation.jsonl"]
+    files = [folder / "validation.jsonl"]
     for name in ("tokenizer", "train", "validation"):
-        products += [path for path in (folder / name).rglob("*") if path.is_file()]
+        files += [path for path in (folder / name).rglob("*") if path.is_file()]
     manifest = write_manifest(
         folder,
         kind="data",
         id=spec.name,
         spec=spec.canonical(),
         summary=summary,
-        files=products,
+        files=files,
         device="cpu",
-        wall_time_s=time.monotonic() - began,
+        wall_time_s=time.monotonic() - start,
     )
-    keep_copy(manifest, folder / FINISHED)
+    copy_if_different(manifest, folder / MANIFEST_COPY)
     return summary
 
 
-def clear(folder: Path) -> None:
-    """Removes what an earlier attempt wrote, the manifest first."""
-    for name in ("manifest.json", FINISHED):
+def remove_earlier_attempt(folder: Path) -> None:
+    """Removes everything that an earlier attempt wrote, the manifest first."""
+    for name in ("manifest.json", MANIFEST_COPY):
         (folder / name).unlink(missing_ok=True)
     for name in ("tokenizer", "train", "validation", "parts"):
         if (folder / name).exists():
             shutil.rmtree(folder / name)
-    temporaries = [*folder.glob(".manifest.json.*"), *folder.glob(f"{FINISHED}.*"), *folder.glob(f".{FINISHED}.*")]
-    for path in [*folder.glob("*validation.jsonl*"), *temporaries]:
-        path.unlink()
+    for pattern in ("*validation.jsonl*", ".manifest.json.*", f"{MANIFEST_COPY}.*", f".{MANIFEST_COPY}.*"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 @contextlib.contextmanager
-def room_on_disk(folder: Path, remedy: str) -> Iterator[None]:
+def full_disk_as_data_error(folder: Path, remedy: str) -> Iterator[None]:
     """Turns a full disk in the block into a DataError that names `folder` and says what to do."""
     try:
         yield
@@ -198,26 +202,26 @@ def room_on_disk(folder: Path, remedy: str) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         free = shutil.disk_usage(folder).free if folder.exists() else 0
-        raise DataError(f"no room left to write under {folder} ({free / 1e9:.1f} GB free): {remedy}") from None
+        raise DataError(f"the disk of {folder} is full ({free / 1e9:.1f} GB free): {remedy}") from None
 
 
 def dtype_name(spec: DataSpec) -> str:
     return "uint16" if spec.tokenizer.vocab_size <= 2**16 else "uint32"
 
 
-def is_held_out(document: Document, spec: DataSpec) -> bool:
-    return held_out(document.name, fraction=spec.validation_fraction, seed=spec.split_seed)
+def in_validation(document: Document, spec: DataSpec) -> bool:
+    return is_held_out(document.name, fraction=spec.validation_fraction, seed=spec.split_seed)
 
 
 def make_tokenizer(spec: DataSpec) -> "PreTrainedTokenizerFast":
-    """The tokenizer that the spec names, trained on the training documents if it asks for that."""
+    """The spec's tokenizer: loaded, or trained on the training documents."""
     if not isinstance(spec.tokenizer, TrainedTokenizer):
-        return tokenizers.pretrained(spec.tokenizer)
+        return tokenizers.load_pretrained(spec.tokenizer)
     with Progress("training the tokenizer", "characters", spec.tokenizer.training_bytes) as progress:
 
         def texts() -> Iterator[str]:
             for document in documents(spec.corpus):
-                if not is_held_out(document, spec):
+                if not in_validation(document, spec):
                     yield document.text
                     progress.add(len(document.text))
 
@@ -225,7 +229,7 @@ def make_tokenizer(spec: DataSpec) -> "PreTrainedTokenizerFast":
 
 
 def tokenise(
-    source: Iterable[Document],
+    source_documents: Iterable[Document],
     splits: Splits,
     spec: DataSpec,
     *,
@@ -234,20 +238,22 @@ def tokenise(
     eos_token_id: int,
     workers: int,
 ) -> None:
-    """Adds documents to both splits, with the tokenizer of a folder, until they are `complete`; flushes the writers.
+    """Adds documents to both splits until their budgets are met, then flushes the writers.
 
-    `held_out_file` gets the validation documents as far as their tokens are kept, one {"name", "text"} a line.
+    Args:
+        tokenizer: folder of the tokenizer.
+        held_out_file: gets the validation documents as they were added, one {"name", "text"} a line.
     """
     train, validation = splits
     encoder = tokenizers.Encoder(tokenizer, dtype_name(spec))
 
-    def side(document: Document) -> Split:
-        return validation if is_held_out(document, spec) else train
+    def split_of(document: Document) -> Split:
+        return validation if in_validation(document, spec) else train
 
-    def wanted(document: Document) -> bool:
-        return not side(document).full
+    def is_needed(document: Document) -> bool:
+        return not split_of(document).full
 
-    stream = tokenizers.encoded(source, encoder, tokenizer, workers=workers, wanted=wanted)
+    stream = tokenizers.encode_documents(source_documents, encoder, tokenizer, workers=workers, is_needed=is_needed)
     with (
         Progress("tokenising", "training tokens", spec.train_tokens) as progress,
         contextlib.closing(stream),
@@ -255,40 +261,40 @@ def tokenise(
         temporary.open("w", encoding="utf-8") as file,
     ):
         for document, tokens in stream:
-            split = side(document)
-            if split.full:  # it was read ahead before that was known
+            split = split_of(document)
+            if split.full:  # the document was read ahead, before the split was full
                 continue
-            kept = split.add(document, tokens, eos_token_id, encoder)
+            added = split.add(document, tokens, eos_token_id, encoder)
             if split is validation:
-                file.write(json.dumps({"name": kept.name, "text": kept.text}, ensure_ascii=False) + "\n")
+                file.write(json.dumps({"name": added.name, "text": added.text}, ensure_ascii=False) + "\n")
             else:
                 progress.add(len(tokens))
-            if complete(splits):
+            if budgets_met(splits):
                 break
     for split in splits:
         split.writer.flush()
 
 
-def check(split: Split, spec: DataSpec) -> None:
-    """Raises DataError when the split of a whole corpus is empty; says so when it is shorter than asked for."""
+def check_split(split: Split, spec: DataSpec) -> None:
+    """Raises DataError if the split of the whole corpus is empty; warns on stderr if it doesn't reach its budget."""
     if not split.documents:
         raise DataError(
-            f"no document fell into the {split.name} split with validation_fraction {spec.validation_fraction} and "
+            f"the {split.name} split has no document with validation_fraction {spec.validation_fraction} and "
             f"split_seed {spec.split_seed}: use more documents, or change one of the two"
         )
     if split.budget is not None and not split.full:
-        wanted = f"{split.budget:,} {split.name} tokens asked for"
-        print(f"the corpus ends after {split.tokens:,} of the {wanted}", file=sys.stderr)
+        requested = f"{split.budget:,} {split.name} tokens requested"
+        print(f"the corpus ends after {split.tokens:,} of the {requested}", file=sys.stderr)
 
 
 class Progress:
-    """A bar on a terminal, elsewhere a plain line every `LOG_SECONDS`, both on stderr."""
+    """Progress on stderr: a bar on a terminal, otherwise a line every `LOG_SECONDS`."""
 
     def __init__(self, title: str, unit: str, total: int | None) -> None:
         self.title, self.unit, self.done = title, unit, 0
         self.total = "" if total is None else f" of {total:,}"
         self.bar = tqdm(desc=title, unit=f" {unit}", total=total, unit_scale=True, disable=not sys.stderr.isatty())
-        self.told = time.monotonic()
+        self.logged_at = time.monotonic()
 
     def __enter__(self) -> "Progress":
         return self
@@ -299,6 +305,6 @@ class Progress:
     def add(self, amount: int) -> None:
         self.done += amount
         self.bar.update(amount)
-        if self.bar.disable and time.monotonic() - self.told >= LOG_SECONDS:
+        if self.bar.disable and time.monotonic() - self.logged_at >= LOG_SECONDS:
             print(f"{self.title}: {self.done:,}{self.total} {self.unit}", file=sys.stderr, flush=True)
-            self.told = time.monotonic()
+            self.logged_at = time.monotonic()

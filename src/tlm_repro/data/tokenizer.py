@@ -1,7 +1,7 @@
-"""The tokenizer: trained on the corpus or taken from the hub, and document encoding in worker processes.
+"""The tokenizer, trained on the corpus or loaded from the hub, and document encoding in worker processes.
 
-Nothing adds a begin-of-text token by itself. A document in a token stream is its own tokens and one end-of-text token;
-text that merely looks like a special token is encoded as ordinary text there, so that token only ever marks an end.
+No begin-of-text token is added. In a token stream a document is its tokens and one end-of-text token. Text that looks
+like a special token is encoded as ordinary text, so an end-of-text token always marks the end of a document.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import PretrainedTokenizer, TrainedTokenizer
 
-if TYPE_CHECKING:  # transformers takes a second to import, which every worker process would spend
+if TYPE_CHECKING:  # transformers takes a second to import, in every worker process
     from transformers import PreTrainedTokenizerFast
 
 BEGIN_OF_TEXT = "<|begin_of_text|>"
 END_OF_TEXT = "<|end_of_text|>"
-# How Llama 3 cuts text before byte-pair merges: contractions, words, up to three digits, punctuation, white space.
+# Llama 3's pre-tokenisation: contractions, words, up to three digits, punctuation, white space.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CHUNK_CHARACTERS = 1_000_000  # about what one task of a worker process holds
-CHUNKS_AHEAD = 2  # tasks waiting for each worker: bounds the memory, and no worker idles
+CHUNK_CHARACTERS = 1_000_000  # approximate size of a worker process's task
+CHUNKS_AHEAD = 2  # queued tasks for each worker: bounds memory and keeps all workers busy
 
 
 def train(texts: Iterable[str], spec: TrainedTokenizer) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `spec.vocab_size` entries, the two special tokens among them.
+    """Trains a byte-level BPE of at most `spec.vocab_size` entries, including the two special tokens.
 
-    It sees the first `spec.training_bytes` bytes of the texts. It comes out smaller than asked when they hold too few
-    different pairs. The result doesn't depend on the number of threads.
+    It is trained on the first `spec.training_bytes` bytes of the texts and has fewer entries if they have too few
+    distinct pairs. The result doesn't depend on the number of threads.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -69,24 +69,25 @@ def train(texts: Iterable[str], spec: TrainedTokenizer) -> PreTrainedTokenizerFa
 
 
 def leading_bytes(texts: Iterable[str], limit: int | None) -> Iterator[str]:
-    """The texts up to `limit` UTF-8 bytes in all; the last one is cut between characters."""
-    left = limit
+    """The texts up to a total of `limit` UTF-8 bytes. The last text is cut between characters."""
+    remaining = limit
     for text in texts:
-        if left is None:
+        if remaining is None:
             yield text
             continue
         data = text.encode()
-        yield data[:left].decode(errors="ignore")
-        left -= len(data)
-        if left <= 0:
+        yield data[:remaining].decode(errors="ignore")
+        remaining -= len(data)
+        if remaining <= 0:
             return
 
 
-def pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
-    """A Hugging Face tokenizer by hub name or folder.
+def load_pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
+    """Loads a Hugging Face tokenizer by hub name or folder.
 
     Raises:
-        DataError: it can't be loaded, has no fast form, no end-of-text token, or more entries than `spec.vocab_size`.
+        DataError: the tokenizer can't be loaded, isn't a fast one, has no end-of-text token, or has more entries than
+            `spec.vocab_size`.
     """
     from transformers import AutoTokenizer
 
@@ -99,7 +100,7 @@ def pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
             f"({type(error).__name__}: {cause}): check the name and the network, or name a local folder"
         ) from error
     if not tokenizer.is_fast:
-        raise DataError(f"the tokenizer '{spec.name}' has no fast form (tokenizer.json): name one that has")
+        raise DataError(f"the tokenizer '{spec.name}' isn't a fast one (tokenizer.json): name a fast tokenizer")
     if tokenizer.eos_token_id is None:
         raise DataError(f"the tokenizer '{spec.name}' has no end-of-text token (eos_token): name one that has")
     size = max(tokenizer.get_vocab().values()) + 1
@@ -111,7 +112,7 @@ def pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
 
 
 def load(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer that `save_pretrained` wrote to `folder`. Raises DataError when there is none."""
+    """Loads the tokenizer that `save_pretrained` wrote to `folder`. Raises DataError if there is none."""
     from transformers import PreTrainedTokenizerFast
 
     if not (folder / "tokenizer.json").is_file():
@@ -120,7 +121,7 @@ def load(folder: Path) -> PreTrainedTokenizerFast:
 
 
 class Encoder:
-    """Encodes documents with the tokenizer of a folder, ignoring special tokens in their text."""
+    """Encodes text with the tokenizer of a folder. Special tokens in the text are encoded as ordinary text."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         self.dtype = dtype
@@ -134,22 +135,22 @@ class Encoder:
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=self.dtype)
 
     def prefix(self, text: str, count: int) -> str:
-        """The part of a text that its first `count` tokens cover, to the end of a character."""
+        """The beginning of a text that its first `count` tokens cover, in whole characters."""
         offsets = self.tokenizer.encode(text, add_special_tokens=False).offsets[:count]
         return text[: max((end for _, end in offsets), default=0)]
 
-    def chunk(self, documents: list[Document]) -> list[np.ndarray]:
-        """The token ids of each document's text, with one thread: more cores are used by more processes."""
-        with one_thread():
-            found = self.tokenizer.encode_batch_fast(
+    def encode(self, documents: list[Document]) -> list[np.ndarray]:
+        """The token ids of each document's text. One thread is used: parallelism comes from processes."""
+        with single_thread():
+            encodings = self.tokenizer.encode_batch_fast(
                 [document.text for document in documents], add_special_tokens=False
             )
-        return [np.array(encoding.ids, dtype=self.dtype) for encoding in found]
+        return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Keeps the tokenizers library, which reads this variable at each call, from starting threads in the block."""
+def single_thread() -> Iterator[None]:
+    """Stops the tokenizers library, which reads this variable at each call, from starting threads in the block."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
     os.environ[name] = "false"
@@ -172,11 +173,11 @@ def start_worker(folder: Path, dtype: str) -> None:
 
 def encode_in_worker(documents: list[Document]) -> list[np.ndarray]:
     assert worker_encoder is not None
-    return worker_encoder.chunk(documents)
+    return worker_encoder.encode(documents)
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Runs of consecutive documents of about `CHUNK_CHARACTERS` together."""
+    """Consecutive documents in groups of about `CHUNK_CHARACTERS`."""
     chunk: list[Document] = []
     characters = 0
     for document in documents:
@@ -189,40 +190,45 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def encoded(
-    documents: Iterable[Document], encoder: Encoder, folder: Path, *, workers: int, wanted: Callable[[Document], bool]
+def encode_documents(
+    documents: Iterable[Document],
+    encoder: Encoder,
+    folder: Path,
+    *,
+    workers: int,
+    is_needed: Callable[[Document], bool],
 ) -> Generator[tuple[Document, np.ndarray], None, None]:
-    """Each wanted document with its token ids, in order. One worker is this process; more are processes of their own.
+    """Yields each needed document with its token ids, in order. A single worker is this process.
 
-    `wanted` is asked before a document is encoded; by then some of the documents before it haven't come out yet.
+    `is_needed` is called before a document is encoded, when some of the documents before it may not be yielded yet.
 
     Raises:
         DataError: a worker process died.
     """
     if workers <= 1:
         for chunk in chunks(documents):
-            asked = list(filter(wanted, chunk))
-            yield from zip(asked, encoder.chunk(asked), strict=True)
+            needed = list(filter(is_needed, chunk))
+            yield from zip(needed, encoder.encode(needed), strict=True)
         return
-    waiting: deque[tuple[list[Document], Future[list[np.ndarray]]]] = deque()
+    pending: deque[tuple[list[Document], Future[list[np.ndarray]]]] = deque()
     pool = ProcessPoolExecutor(
         workers,
-        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy the threads of the libraries in use
+        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy the libraries' threads
         initializer=start_worker,
         initargs=(folder, encoder.dtype),
     )
     try:
         for chunk in chunks(documents):
-            asked = list(filter(wanted, chunk))
-            waiting.append((asked, pool.submit(encode_in_worker, asked)))
-            if len(waiting) > CHUNKS_AHEAD * workers:
-                done, future = waiting.popleft()
-                yield from zip(done, future.result(), strict=True)
-        for done, future in waiting:
-            yield from zip(done, future.result(), strict=True)
+            needed = list(filter(is_needed, chunk))
+            pending.append((needed, pool.submit(encode_in_worker, needed)))
+            if len(pending) > CHUNKS_AHEAD * workers:
+                submitted, future = pending.popleft()
+                yield from zip(submitted, future.result(), strict=True)
+        for submitted, future in pending:
+            yield from zip(submitted, future.result(), strict=True)
     except BrokenProcessPool:
         raise DataError(
-            f"one of {workers} tokenising processes died, perhaps for lack of memory: use fewer, or allow more memory"
+            f"one of {workers} tokenising processes died, perhaps out of memory: use fewer, or allow more memory"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,1 +1,1 @@
-"""Readers of corpora: one file a kind."""
+"""Readers of corpora, one file for each kind."""

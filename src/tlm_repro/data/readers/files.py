@@ -1,21 +1,21 @@
-"""Local files: one document a text file, or a row of JSONL or Parquet."""
+"""Local files: one document for each text file, or for each row of JSONL or Parquet."""
 
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tlm_repro.data.readers.base import Document, Reader, Source, file_sources, files_of, text_files
+from tlm_repro.data.readers.base import Document, Reader, Source, file_sources, select_files, text_files
 from tlm_repro.data.readers.rows import Rows, parquet_options, row_documents
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import FilesCorpus
 
 
 class FilesReader(Reader[FilesCorpus]):
-    """Reads kind `files`."""
+    """Reads corpora of kind `files`."""
 
-    def documents(self, only: Sequence[Source] | None = None) -> Iterator[Document]:
-        files = files_of(local_files(self.corpus), only)
+    def documents(self, sources: Sequence[Source] | None = None) -> Iterator[Document]:
+        files = select_files(local_files(self.corpus), sources)
         return text_files(files) if self.corpus.format == "text" else row_files(self.corpus, files)
 
     def sources(self) -> list[Source]:
@@ -23,28 +23,29 @@ class FilesReader(Reader[FilesCorpus]):
 
 
 def fixed_part(pattern: str) -> Path:
-    """The deepest folder that every match of a pattern lies under."""
+    """The deepest folder that contains every match of a pattern."""
     parts = Path(pattern).parts[:-1]
     magic = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return Path(*parts[:magic])
 
 
 def local_files(corpus: FilesCorpus) -> dict[str, Path]:
-    """The files that match, by their path below the deepest folder that all the patterns share."""
+    """The files that match the patterns, by their path below the deepest folder that contains all matches."""
     patterns = [os.path.abspath(os.path.expanduser(pattern)) for pattern in corpus.paths]
     root = os.path.commonpath([fixed_part(pattern) for pattern in patterns])
-    found: dict[str, Path] = {}
-    for given, pattern in zip(corpus.paths, patterns, strict=True):
-        literal = os.path.exists(pattern)  # a file's own name may hold brackets
+    by_name: dict[str, Path] = {}
+    for configured, pattern in zip(corpus.paths, patterns, strict=True):
+        literal = os.path.exists(pattern)  # a file name may contain brackets
         matches = [Path(match) for match in ([pattern] if literal else glob.glob(pattern, recursive=True))]
         files = [path for path in matches if path.is_file()]
         if not files:
-            seen = "a folder" if matches else "nothing"
+            match = "a folder" if matches else "nothing"
             raise DataError(
-                f"the corpus path '{given}' matches {seen}, files were expected (looked for {pattern}): correct it"
+                f"the corpus path '{configured}' matches {match} (searched {pattern}): "
+                "name a file, or a pattern that matches files"
             )
-        found |= {path.relative_to(root).as_posix(): path for path in files}
-    return found
+        by_name |= {path.relative_to(root).as_posix(): path for path in files}
+    return by_name
 
 
 def row_files(corpus: FilesCorpus, files: Mapping[str, Path]) -> Iterator[Document]:
@@ -58,5 +59,5 @@ def row_files(corpus: FilesCorpus, files: Mapping[str, Path]) -> Iterator[Docume
             files = glob.escape(str(path))
             return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
 
-        remedy = f"mend it as {corpus.format}, or leave it out"
+        remedy = f"make it valid {corpus.format}, or exclude it"
         yield from row_documents(rows, corpus.field, name, source=str(path), remedy=remedy)

@@ -1,4 +1,4 @@
-"""A data set of the Hugging Face hub, or in a local folder that `datasets` can load, streamed."""
+"""A data set on the Hugging Face hub, or in a local folder that `datasets` can load, streamed."""
 
 import functools
 import os
@@ -14,85 +14,90 @@ from tlm_repro.spec.data import HubCorpus
 if TYPE_CHECKING:
     from datasets import IterableDataset
 
-PINNED = re.compile(r"^hf://datasets/[^@]+@([0-9a-f]{40})/")
+COMMIT_IN_NAME = re.compile(r"^hf://datasets/[^@]+@([0-9a-f]{40})/")
 
 
 class HubReader(Reader[HubCorpus]):
-    """Reads kind `hub`. Documents are numbered over all files of the data set."""
+    """Reads corpora of kind `hub`. Documents are numbered over all files of the data set."""
 
-    smallest_part = 10_000  # rows
+    min_part_size = 10_000  # rows
 
-    def documents(self, only: Sequence[Source] | None = None) -> Iterator[Document]:
+    def documents(self, sources: Sequence[Source] | None = None) -> Iterator[Document]:
         corpus = self.corpus
-        source, remedy = hub_names(corpus)
-        if only is None:
+        title, remedy = hub_title_and_remedy(corpus)
+        if sources is None:
             yield from row_documents(
-                lambda: open_hub(corpus)[0], corpus.field, corpus.split, source=source, remedy=remedy
+                lambda: open_hub(corpus)[0], corpus.field, corpus.split, source=title, remedy=remedy
             )
             return
-        with reading_errors_as_data_errors(source, remedy):
-            opened, files = open_hub(corpus)
-        for one in only:
-            if one.index >= len(files) or files[one.index] != one.name:
+        with reading_errors_as_data_errors(title, remedy):
+            dataset, names = open_hub(corpus)
+        for source in sources:
+            if source.index >= len(names) or names[source.index] != source.name:
                 raise DataError(
-                    f"{source} has no file '{one.name}' at place {one.index} any more: plan the tokenising again"
+                    f"{title} no longer has '{source.name}' as file number {source.index}: run `tokenize-start` again"
                 )
-            rows = functools.partial(opened.shard, num_shards=len(files), index=one.index)
+            rows = functools.partial(dataset.shard, num_shards=len(names), index=source.index)
             yield from row_documents(
-                rows, corpus.field, corpus.split, source=f"{one.name} of {source}", remedy=remedy, first=one.first_row
+                rows,
+                corpus.field,
+                corpus.split,
+                source=f"{source.name} of {title}",
+                remedy=remedy,
+                first=source.first_row,
             )
 
     def sources(self) -> list[Source]:
-        """The rows before each file are counted: from the footer of a Parquet file, by reading any other."""
+        """Each file's rows are counted: a Parquet file's footer has the number, any other file is read."""
         return list(hub_sources(self.corpus))
 
-    def pinned(self, sources: Sequence[Source]) -> HubCorpus:
-        commit = PINNED.match(sources[0].name) if sources else None
+    def at_version_of(self, sources: Sequence[Source]) -> HubCorpus:
+        commit = COMMIT_IN_NAME.match(sources[0].name) if sources else None
         return self.corpus if commit is None else self.corpus.model_copy(update={"revision": commit.group(1)})
 
 
 def hub_sources(corpus: HubCorpus) -> Iterator[Source]:
-    where, remedy = hub_names(corpus)
-    with reading_errors_as_data_errors(where, remedy):
-        opened, names = open_hub(corpus)
+    title, remedy = hub_title_and_remedy(corpus)
+    with reading_errors_as_data_errors(title, remedy):
+        dataset, names = open_hub(corpus)
     first = 0
     for index, name in enumerate(names):
-        with reading_errors_as_data_errors(f"{name} of {where}", remedy):
-            rows = count_rows(opened, name, index)
+        with reading_errors_as_data_errors(f"{name} of {title}", remedy):
+            rows = count_rows(dataset, name, index)
         yield Source(name=name, index=index, size=rows, first_row=first)
         first += rows
 
 
-def hub_names(corpus: HubCorpus) -> tuple[str, str]:
-    """How messages call the data set, and what to do when it can't be read."""
-    source = f"data set '{corpus.name}' (config {corpus.config}, split {corpus.split}, revision {corpus.revision})"
+def hub_title_and_remedy(corpus: HubCorpus) -> tuple[str, str]:
+    """The name of the data set in messages, and what to do if it can't be read."""
+    title = f"data set '{corpus.name}' (config {corpus.config}, split {corpus.split}, revision {corpus.revision})"
     offline = os.environ.get("HF_HUB_OFFLINE", "not set")
-    return source, (
+    return title, (
         f"check these names and the network (HF_HUB_OFFLINE is {offline}; 1 forbids downloads), "
-        "name a local folder, or for a gated data set run `hf auth login`"
+        "name a local folder or, for a gated data set, run `hf auth login`"
     )
 
 
 def open_hub(corpus: HubCorpus) -> tuple["IterableDataset", list[str]]:
-    """The data set, streamed, and the names of its files; where those aren't known, the split and a number."""
+    """The streamed data set and the names of its files; if those are unknown, `<split>/<number>` for each."""
     import datasets
 
     builder = datasets.load_dataset_builder(corpus.name, corpus.config, revision=corpus.revision)
     if hasattr(builder.config, "fragment_scan_options"):
         builder.config.fragment_scan_options = parquet_options()
-    opened = builder.as_streaming_dataset(split=corpus.split)
+    dataset = builder.as_streaming_dataset(split=corpus.split)
     names = [str(name) for name in (builder.config.data_files or {}).get(corpus.split, ())]
-    if len(names) != opened.num_shards:
-        names = [f"{corpus.split}/{index}" for index in range(opened.num_shards)]
-    return opened, names
+    if len(names) != dataset.num_shards:
+        names = [f"{corpus.split}/{index}" for index in range(dataset.num_shards)]
+    return dataset, names
 
 
-def count_rows(opened: "IterableDataset", name: str, index: int) -> int:
-    """The rows of a data set's file, the one at place `index`."""
+def count_rows(dataset: "IterableDataset", name: str, index: int) -> int:
+    """The number of rows of a data set's file number `index`."""
     if name.endswith(".parquet"):
         import fsspec
         import pyarrow.parquet
 
         with fsspec.open(name, "rb") as file:
             return pyarrow.parquet.ParquetFile(file).metadata.num_rows
-    return sum(1 for _ in opened.shard(num_shards=opened.num_shards, index=index))
+    return sum(1 for _ in dataset.shard(num_shards=dataset.num_shards, index=index))
