@@ -1,0 +1,48 @@
+"""The documentation leads somewhere: links, the index of docs/, and the README's tree."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LISTED = subprocess.run(
+    ["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, text=True
+)
+PAGES = sorted(name for name in LISTED.stdout.split() if not name.startswith("tests/") and (ROOT / name).exists())
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings: lower case, spaces as hyphens, other signs left out."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(name: str):
+    page = ROOT / name
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)) if "://" not in link]
+    for path, _, anchor in (link.partition("#") for link in links):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_the_index_has_every_page_of_docs():
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "docs/README.md").read_text())
+    assert {f"{path.name}" for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(links)
+
+
+def test_the_tree_of_the_readme_is_that_of_the_package():
+    (tree,) = re.findall(r"^src/tlm_repro/\n((?:  .+\n)+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    named = {name.strip() for line in tree.splitlines() for name in re.split(r" {2,}", line.strip())[0].split(",")}
+    package = ROOT / "src/tlm_repro"
+    packages = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    modules = {path.stem for path in package.glob("*.py") if not path.stem.startswith("__")}
+    assert named == packages | modules
