@@ -34,6 +34,13 @@ def test_every_link_leads_to_a_file_and_a_heading(name: str):
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_every_path_of_the_repository_exists(name: str):
+    folders = "config|containers|docs|profiles|src|tests|tools|workflow"
+    paths = re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w|benchmarks/\w+\.py)", (ROOT / name).read_text())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_the_index_has_every_page_of_docs():
     links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "docs/README.md").read_text())
     assert {f"{path.name}" for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(links)
