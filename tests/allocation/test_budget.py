@@ -84,10 +84,10 @@ def test_a_last_bit_in_the_shares_changes_nothing(tied_shares, total, expected, 
 @pytest.mark.parametrize(
     ("bad_shares", "total", "message"),
     [
-        ([1.0, -0.5], 4, "neither may be negative"),
-        ([1.0], -1, "neither may be negative"),
-        ([0.0, 0.0], 3, "at least one share must be positive"),
-        ([], 3, "at least one share must be positive"),
+        ([1.0, -0.5], 4, "make all of them 0 or more"),
+        ([1.0], -1, "make all of them 0 or more"),
+        ([0.0, 0.0], 3, "make at least one share positive"),
+        ([], 3, "make at least one share positive"),
     ],
 )
 def test_impossible_splits_are_refused(bad_shares, total, message):

@@ -127,7 +127,7 @@ def test_every_schedule_works_at_its_least_depth_and_says_so_below(name):
     values = schedule.multipliers(schedule.minimum_layers)
     assert len(values) == schedule.minimum_layers
     assert all(math.isfinite(value) for value in values)
-    with pytest.raises(ConfigError, match=f"'{name}' needs {schedule.minimum_layers} layers or more"):
+    with pytest.raises(ConfigError, match=f"'{name}' needs at least {schedule.minimum_layers} layers"):
         schedule.multipliers(schedule.minimum_layers - 1)
 
 
@@ -154,7 +154,7 @@ def test_every_schedule_names_its_source_and_suits_a_run_id(name):
             "start 1.5 can't exceed end 0.5: swap them, or use schedule 'cosine'",
         ),
         ("thirds", 8, {}, "divisible by 3, not 8: use 6 or 9"),
-        ("thirds", 6, {"multipliers": (1.5, 1.0, 1.0)}, "average to 1.16667: they must average to 1"),
+        ("thirds", 6, {"multipliers": (1.5, 1.0, 1.0)}, "average to 1.16667, but they must average to 1"),
         ("middle", 8, {"fraction": 0.0}, "fraction 0.0 must be above 0 and at most 1"),
         ("middle", 8, {"fraction": 1.5}, "fraction 1.5 must be above 0 and at most 1"),
         ("v-shape", 8, {"bottleneck": 0.0}, "bottleneck 0.0 must be above 0"),

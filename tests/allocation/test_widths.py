@@ -174,17 +174,23 @@ def test_equal_ends_give_the_uniform_model():
 @pytest.mark.parametrize(
     ("schedule", "layers", "width", "parameters", "message"),
     [
-        ("cosin", 24, 128, {}, "unknown schedule 'cosin': did you mean 'cosine'? known are uniform, linear, cosine"),
-        ("V_shape", 24, 128, {}, "unknown schedule 'V_shape': did you mean 'v-shape'?"),
-        ("xyz", 24, 128, {}, "unknown schedule 'xyz': known are uniform"),
+        (
+            "cosin",
+            24,
+            128,
+            {},
+            "unknown schedule 'cosin'; did you mean 'cosine'? Choose one of uniform, linear, cosine",
+        ),
+        ("V_shape", 24, 128, {}, "unknown schedule 'V_shape'; did you mean 'v-shape'?"),
+        ("xyz", 24, 128, {}, "unknown schedule 'xyz': choose one of uniform"),
         (
             "cosine",
             24,
             128,
             {"strat": 1.5},
-            "'cosine': unknown parameter 'strat': did you mean 'start'? known are start, end",
+            "'cosine': unknown parameter 'strat'; did you mean 'start'? Choose one of start, end",
         ),
-        ("cosine", 24, 128, {"sharpness": 8}, "'cosine': unknown parameter 'sharpness': known are start, end"),
+        ("cosine", 24, 128, {"sharpness": 8}, "'cosine': unknown parameter 'sharpness': choose one of start, end"),
         ("uniform", 24, 128, {"start": 1}, "'uniform' takes no parameters: remove 'start'"),
         ("cosine", 24, 100, {}, "width 100 is not a multiple of 16: use 96 or 112"),
         ("cosine", 24, 8, {}, "width 8 is not a multiple of 16: use 16"),
@@ -193,7 +199,7 @@ def test_equal_ends_give_the_uniform_model():
         ("cosine", 0, 128, {}, "layers is 0: give a whole number from 1 up"),
         ("cosine", 2.5, 128, {}, "layers is 2.5: give a whole number"),
         ("cosine", True, 128, {}, "layers is True: give a whole number"),
-        ("cosine", 1, 128, {}, "'cosine' needs 2 layers or more, not 1"),
+        ("cosine", 1, 128, {}, "'cosine' needs at least 2 layers, not 1"),
         (
             "cosine",
             24,
@@ -217,11 +223,11 @@ def test_equal_ends_give_the_uniform_model():
         ("linear", 24, 128, {"start": True}, "start is True: give a number"),
         ("sigmoid", 24, 128, {"sharpness": 0}, "sharpness 0.0 must be above 0"),
         ("thirds", 8, 128, {}, "divisible by 3, not 8: use 6 or 9"),
-        ("thirds", 2, 128, {}, "'thirds' needs 3 layers or more, not 2"),
+        ("thirds", 2, 128, {}, "'thirds' needs at least 3 layers, not 2"),
         ("thirds", 6, 128, {"multipliers": [1.5, 1.0]}, "multipliers is [1.5, 1.0]: give 3 numbers, for example"),
         ("thirds", 6, 128, {"multipliers": 1.0}, "multipliers is 1.0: give 3 numbers"),
         ("thirds", 6, 128, {"multipliers": [2.5, 1.0, -0.5]}, "multipliers is -0.5: give a number from 0"),
-        ("thirds", 6, 128, {"multipliers": [1.5, 1.0, 1.0]}, "average to 1.16667: they must average to 1"),
+        ("thirds", 6, 128, {"multipliers": [1.5, 1.0, 1.0]}, "average to 1.16667, but they must average to 1"),
         (
             "thirds",
             6,
@@ -230,7 +236,7 @@ def test_equal_ends_give_the_uniform_model():
             "multiplier 0.75 × width 48 is 36, not a multiple of 16: use a width that is a multiple of 64",
         ),
         ("thirds", 6, 3712, {"multipliers": [1.3, 1.0, 0.7]}, "multiple of 160, or other multipliers"),
-        ("openelm", 6, 128, {"start": 0, "end": 0}, "'openelm' gives no layer any width: raise one of start, end"),
+        ("openelm", 6, 128, {"start": 0, "end": 0}, "'openelm' gives every layer width 0: raise one of start, end"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_remedy(schedule, layers, width, parameters, message):
@@ -272,23 +278,23 @@ def test_labels_refuse_what_widths_refuse():
 
 
 def test_summary_counts_what_moved():
-    found = summary((192, 160, 96, 64), 128, model_width=10)
-    assert found.total == 512
-    assert found.mean == 128
-    assert found.ratios == (1.5, 1.25, 0.75, 0.5)
-    assert found.moved_width == 64 + 32
-    assert found.moved_parameters == 3 * 10 * (64 + 32)
-    assert found.layers_without_mlp == 0
+    result = summary((192, 160, 96, 64), 128, model_width=10)
+    assert result.total == 512
+    assert result.mean == 128
+    assert result.ratios == (1.5, 1.25, 0.75, 0.5)
+    assert result.moved_width == 64 + 32
+    assert result.moved_parameters == 3 * 10 * (64 + 32)
+    assert result.layers_without_mlp == 0
     assert summary((128, 128), 128).moved_width == 0
     assert summary((128, 128), 128).moved_parameters is None
 
 
 def test_summary_is_plain_json():
-    found = json.loads(json.dumps(summary((192, 64), 128).to_dict()))
-    assert found["widths"] == [192, 64]
-    assert found["ratios"] == [1.5, 0.5]
-    assert found["moved_width"] == 64
-    assert found["moved_parameters"] is None
+    result = json.loads(json.dumps(summary((192, 64), 128).to_dict()))
+    assert result["widths"] == [192, 64]
+    assert result["ratios"] == [1.5, 0.5]
+    assert result["moved_width"] == 64
+    assert result["moved_parameters"] is None
 
 
 def test_summary_text_lists_each_layer_and_the_totals():

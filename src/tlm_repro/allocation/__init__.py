@@ -1,1 +1,1 @@
-"""How a fixed MLP budget is spread over depth: shapes, exact rounding, layer widths. Numbers only, no torch."""
+"""The allocation of a fixed MLP budget over depth: curves, exact rounding, layer widths. Numbers only, no torch."""

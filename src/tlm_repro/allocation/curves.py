@@ -1,7 +1,7 @@
-"""The curves of allocations over depth: one relative multiplier a layer, unrounded.
+"""The curves of allocations over depth: one relative, unrounded multiplier for each layer.
 
-Layer l = 0 … L−1 lies at depth x = l / (L−1); `start` is the value at x = 0 and `end` the one at x = 1. `widths` turns
-a curve into layer widths at an exact budget. A curve is one function with a `@curve` that declares everything else.
+Layer l = 0 … L−1 lies at depth x = l / (L−1). `start` is the value at x = 0 and `end` the value at x = 1. `widths`
+turns a curve into layer widths at an exact budget. A curve is a function whose `@curve` declares everything else.
 """
 
 import math
@@ -17,7 +17,10 @@ Function = Callable[..., list[float]]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a curve. A run's label shows a `labelled` one always, others after `symbol` where they changed."""
+    """A parameter of a curve.
+
+    A run's label always shows a `labelled` parameter, and any other after its `symbol` if it isn't at its default.
+    """
 
     default: Value
     meaning: str
@@ -27,11 +30,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Curve:
-    """A named curve, its parameters, and where it was published.
+    """A named curve, its parameters and its source.
 
-    A curve with `pinned_ends` has parameters `start` and `end`, ratios to the mean that add up to 2: the first and last
-    layers get exactly these, to the nearest rounding step. An `exact` one needs no rounding: every width is its
-    multiplier times the mean. Any other curve is relative: it is rescaled to the mean, then rounded.
+    A curve with `pinned_ends` has the parameters `start` and `end`, ratios to the mean that add up to 2. The first and
+    last layers get exactly these, to the nearest rounding step. An `exact` curve isn't rounded: every width is its
+    multiplier times the mean. Any other curve is rescaled to the mean, then rounded.
     """
 
     name: str
@@ -48,9 +51,9 @@ class Curve:
         return {name: parameter.default for name, parameter in self.parameters.items()}
 
     def multipliers(self, layers: int, **parameters: Value) -> list[float]:
-        """One multiplier for each layer. Raises ConfigError for too few layers or an unusable parameter."""
+        """One multiplier for each layer. Raises ConfigError for too few layers or an invalid parameter."""
         if layers < self.minimum_layers:
-            raise ConfigError(f"schedule '{self.name}' needs {self.minimum_layers} layers or more, not {layers}")
+            raise ConfigError(f"schedule '{self.name}' needs at least {self.minimum_layers} layers, not {layers}")
         return self.function(layers, **{**self.defaults, **parameters})
 
 
@@ -67,7 +70,7 @@ def curve(
     exact: bool = False,
     minimum_layers: int = 1,
 ) -> Callable[[Function], Function]:
-    """Enters the decorated function, (layers, **parameters) → one multiplier a layer, among `CURVES`.
+    """Registers the decorated function, (layers, **parameters) → one multiplier for each layer, in `CURVES`.
 
     The configuration's keys, `tlm-repro widths` and the labels of runs follow from this declaration.
     """
@@ -80,7 +83,7 @@ def curve(
 
 
 def ends(start: float, end: float, *, labelled: bool = False) -> dict[str, Parameter]:
-    """The two ends that most curves have."""
+    """The parameters `start` and `end`, which most curves have."""
     return {
         "start": Parameter(start, "First layer's width ÷ D.", labelled),
         "end": Parameter(
@@ -107,8 +110,8 @@ def uniform(layers: int) -> list[float]:
 
 
 def taper(start: float, end: float, remaining: list[float]) -> list[float]:
-    """end + (start − end) × what remains of the drop, 1 … 0, in the form that never leaves the interval of the two."""
-    return [rest * start + (1 - rest) * end for rest in remaining]
+    """end + (start − end) × remaining, which falls from 1 to 0, in a form that stays between start and end."""
+    return [share * start + (1 - share) * end for share in remaining]
 
 
 @curve(
@@ -146,9 +149,9 @@ def cosine(layers: int, start: float, end: float) -> list[float]:
     minimum_layers=2,
 )
 def sigmoid(layers: int, start: float, end: float, sharpness: float) -> list[float]:
-    """end + (start − end) / (1 + exp(k·(x − ½))), by tanh, which doesn't overflow for a large k."""
+    """end + (start − end) / (1 + exp(k·(x − ½))), computed with tanh, which doesn't overflow for a large k."""
     if sharpness <= 0:
-        raise ConfigError(f"schedule 'sigmoid': sharpness {sharpness} must be above 0; the paper has 10")
+        raise ConfigError(f"schedule 'sigmoid': sharpness {sharpness} must be above 0; the paper uses 10")
     remaining = [(1 - math.tanh(sharpness * (layer / (layers - 1) - 0.5) / 2)) / 2 for layer in range(layers)]
     return taper(start, end, remaining)
 
@@ -171,7 +174,7 @@ def thirds(layers: int, multipliers: tuple[float, ...]) -> list[float]:
     if abs(math.fsum(multipliers) - 3) > 1e-9:
         mean = math.fsum(multipliers) / 3
         raise ConfigError(
-            f"schedule 'thirds': multipliers {list(multipliers)} average to {mean:g}: they must average to 1"
+            f"schedule 'thirds': multipliers {list(multipliers)} average to {mean:g}, but they must average to 1"
         )
     return [multiplier for multiplier in multipliers for _ in range(layers // 3)]
 
@@ -185,7 +188,7 @@ def thirds(layers: int, multipliers: tuple[float, ...]) -> list[float]:
     minimum_layers=2,
 )
 def reverse(layers: int, start: float, end: float) -> list[float]:
-    """The cosine taper upside down: narrow first, wide last."""
+    """The cosine taper mirrored over depth: narrow first, wide last."""
     if start > end:
         raise ConfigError(
             f"schedule 'reverse' widens with depth, so start {start} can't exceed end {end}: "
@@ -208,7 +211,7 @@ curve("vanilla-reversed", "Reverse layer-wise scaling", LAYER_WISE_SCALING, ends
     minimum_layers=4,
 )
 def framed(layers: int, start: float, end: float) -> list[float]:
-    """Linear from `start` to `end` over the inner layers; the first and the last layer get `end` too."""
+    """Linear from `start` to `end` over the inner layers. The first and the last layer also get `end`."""
     return [end, *linear(layers - 2, start, end), end]
 
 
@@ -223,7 +226,7 @@ def framed(layers: int, start: float, end: float) -> list[float]:
     minimum_layers=3,
 )
 def crown(layers: int, edge: float, peak: float) -> list[float]:
-    """Linear from `edge` up to `peak` at the two middle layers (the middle one, if their number is odd) and back."""
+    """Linear from `edge` up to `peak` at the two middle layers (one, if the number of layers is odd) and back."""
     rise = linear((layers + 1) // 2, edge, peak)
     return rise + rise[::-1][layers % 2 :]
 
@@ -235,12 +238,12 @@ def crown(layers: int, edge: float, peak: float) -> list[float]:
     {"fraction": Parameter(0.7, "Share of the layers, in the middle, that have an MLP.")},
 )
 def middle(layers: int, fraction: float) -> list[float]:
-    """MLPs in the middle `fraction` of the layers only. Of an odd number of bare layers, one more lies at the end."""
+    """MLPs in the middle `fraction` of the layers only. The odd layer without an MLP, if any, lies at the end."""
     if not 0 < fraction <= 1:
         raise ConfigError(f"schedule 'middle': fraction {fraction} must be above 0 and at most 1")
-    filled = max(1, nearest(fraction * layers))
-    before = (layers - filled) // 2
-    return [0.0] * before + [1.0] * filled + [0.0] * (layers - filled - before)
+    count = max(1, nearest(fraction * layers))
+    before = (layers - count) // 2
+    return [0.0] * before + [1.0] * count + [0.0] * (layers - count - before)
 
 
 @curve(
