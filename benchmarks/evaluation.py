@@ -22,17 +22,18 @@ from lm_eval.models.huggingface import HFLM
 
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import TLMError
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.benchmarks.items import load_tasks
-from tlm_repro.evaluation.benchmarks.tasks import BENCHMARKS, DEMO_ITEMS
 from tlm_repro.evaluation.language_model import CausalLM
 from tlm_repro.models import pretrained
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.spec.benchmarks import PAPER_TASKS
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.spec.evaluation import ZeroShotSpec
 from training import spread
 
-TASKS = [task for task in BENCHMARKS if task != "wikitext"]  # its demo pages come from a corpus
+TASKS = [task for task in PAPER_TASKS if task != "wikitext"]  # its demo pages come from a corpus
 TOLERANCE = 1e-4  # nats
 
 
@@ -74,7 +75,7 @@ def requests(options: argparse.Namespace) -> list[Instance]:
     spec = ZeroShotSpec(source="demo", tasks=tuple(options.tasks), max_length=options.max_length)
     found: list[Instance] = []
     with tempfile.TemporaryDirectory() as folder:
-        for task in load_tasks(spec, held_out=(), benchmarks=None, folder=Path(folder)).values():
+        for task in load_tasks(spec, folder=Path(folder)).values():
             task.build_all_requests(limit=options.limit)
             found += task.instances
     return found

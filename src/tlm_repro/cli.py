@@ -145,15 +145,21 @@ def evaluate(
     out: Out,
     data: Annotated[Path | None, typer.Option(help="manifest.json of the tokenised data set.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Folder of the fetched benchmarks.")] = None,
+    items: Annotated[
+        list[str] | None, typer.Option(help="TASK=FILE: JSONL file of a task with items of its own; repeatable.")
+    ] = None,
     samples: Annotated[Path | None, typer.Option(help="manifest.json of needle-in-a-haystack samples.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences in one forward pass.")] = 32,
 ) -> None:
     """Measures a model in one suite; parts that are done when another fails are kept for the next attempt."""
     from tlm_repro.evaluation import partial as kept
     from tlm_repro.evaluation import suites
+    from tlm_repro.evaluation.inputs import ItemFiles
 
     stop_tidily()
-    inputs = suites.Inputs(data=data, benchmarks=benchmarks, samples=samples, batch_size=batch_size)
+    own = {task: Path(file) for task, file in named_values("--items", items, "openbookqa=items.jsonl").items()}
+    files = ItemFiles(benchmarks, own)
+    inputs = suites.Inputs(data=data, items=files, samples=samples, batch_size=batch_size)
     partial, asked = kept.beside(out), suites.suite_spec(spec)
     check_writable(out)
     write_json(out, suites.evaluate(asked, model=model, inputs=inputs, partial=partial))
@@ -180,7 +186,7 @@ def needle_samples(
 @app.command()
 def fetch_benchmarks(
     out: Annotated[Path, typer.Option("--out", help="Folder to make, or to complete: evaluation.zero_shot.path.")],
-    task: Annotated[list[str] | None, typer.Option(help="One of lm-eval's tasks; none: all of Table 2's.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Any of lm-eval's tasks; repeatable. None: Table 2's.")] = None,
     revision: Annotated[
         list[str] | None, typer.Option(help="TASK=REV: branch, tag or commit of its data set; otherwise main.")
     ] = None,
@@ -192,13 +198,19 @@ def fetch_benchmarks(
     from tlm_repro.evaluation.benchmarks.fetch import fetch
 
     stop_tidily()
-    revisions = {}
-    for text in revision or ():
-        name, _, value = text.partition("=")
-        if not value:
-            raise ConfigError(f"--revision {text}: TASK=REV is expected, as piqa=main")
-        revisions[name] = value
+    revisions = named_values("--revision", revision, "piqa=main")
     typer.echo(f"wrote {fetch(out, task or (), revisions=revisions, mirror=mirror, report=typer.echo)}")
+
+
+@app.command()
+def lm_eval_tasks(names: Annotated[list[str], typer.Argument(help="lm-eval's names, such as openbookqa.")]) -> None:
+    """Prints what lm-eval's tasks measure and read: for evaluation.zero_shot.additional."""
+    from tlm_repro.evaluation.benchmarks.items import described
+    from tlm_repro.evaluation.benchmarks.lm_eval_tasks import lm_eval_task
+
+    for name in names:
+        task = lm_eval_task(name)
+        typer.echo(f"{name}: {task.output_type}; metrics {', '.join(task.scores)}; items {described(**task.source)}")
 
 
 @app.command()
@@ -243,6 +255,18 @@ def workflow(context: typer.Context) -> None:
     from tlm_repro.workflow import run_alone
 
     run_alone(context.args)
+
+
+def named_values(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
+    """Task → value of an option that takes TASK=VALUE. Raises ConfigError for a text without a value."""
+    values = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not value:
+            kind = "REV" if option == "--revision" else "FILE"
+            raise ConfigError(f"{option} {text}: TASK={kind} is expected, as {example}")
+        values[name] = value
+    return values
 
 
 def stop_tidily() -> None:

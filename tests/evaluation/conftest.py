@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hub import HUB
 
-from tlm_repro.evaluation.benchmarks.tasks import DEMO_ITEMS
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 
 PAGES = [
     {"page": " = Harbour = \n \n The well @-@ known harbour was quiet , and its 1 @,@ 200 boats lay still . \n"},

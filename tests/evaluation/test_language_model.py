@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.benchmarks.tasks import DEMO_ITEMS
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.language_model import CausalLM
 from tlm_repro.evaluation.likelihoods import Abilities
 from tlm_repro.models import pretrained

@@ -120,11 +120,14 @@ def suite_spec(wildcards):
 
 
 def benchmarks_option(wildcards):
-    """The folder of fetched items where the evaluation reads them; nothing for other sources and suites."""
+    """The folder and the files of items that an evaluation reads; nothing for other sources and suites."""
     spec = known(known(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
-    if getattr(spec, "source", None) != "path":
+    if spec.suite != "zero_shot":
         return ""
-    return f"--benchmarks {shlex.quote(GRID.config.evaluation.zero_shot.path)}"
+    benchmarks = GRID.config.evaluation.zero_shot
+    folder = [f"--benchmarks {shlex.quote(benchmarks.path)}"] if benchmarks.path else []
+    files = {entry.task: entry.items for entry in benchmarks.additional if entry.items}
+    return " ".join([*folder, *(f"--items {shlex.quote(f'{task}={file}')}" for task, file in files.items())])
 
 
 def samples_spec(wildcards):

@@ -1,6 +1,7 @@
 """What an evaluation is given beside its spec and its model, and what a suite is handed of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ItemFiles:
+    """Items on this machine: the folder that `tlm-repro fetch-benchmarks` made, and own JSONL files by task.
+
+    Only the tasks of source `path` read the folder, and only tasks that have items of their own in the spec a file.
+    """
+
+    folder: Path | None = None
+    own: Mapping[str, Path] = field(default_factory=dict)
+
+    def own_file(self, task: str) -> Path:
+        """Raises EvaluationError where none was given for the task."""
+        if task not in self.own:
+            raise EvaluationError(f"the spec has items of its own for '{task}'. Pass --items {task}=<JSONL file>")
+        return self.own[task]
+
+
+NO_FILES = ItemFiles()
+
+
+@dataclass(frozen=True)
 class Inputs:
     """Products that a suite may read, and how it runs: none of it is part of an evaluation's id.
 
-    `data` is the manifest of a tokenised data set, `benchmarks` that of fetched benchmark items, `samples` that of
-    needle-in-a-haystack samples. `device` is as PyTorch names it; None: the first GPU if there is one, else the CPU.
+    `data` is the manifest of a tokenised data set, `items` the benchmark items on this machine, `samples` the manifest
+    of needle-in-a-haystack samples. `device` is as PyTorch names it; None: the first GPU if there is one, else the CPU.
     """
 
     data: Path | None = None
-    benchmarks: Path | None = None
+    items: ItemFiles = NO_FILES
     samples: Path | None = None
     batch_size: int = 32  # sequences in one forward pass
     device: str | None = None

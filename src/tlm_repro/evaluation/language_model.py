@@ -146,6 +146,7 @@ class CausalLM(TemplateLM):
         """Greedy continuations, by lm-eval's own class."""
         from lm_eval.models.huggingface import HFLM
 
+        start = time.perf_counter()
         peer = HFLM(
             pretrained=self.model,
             tokenizer=self.tokenizer,
@@ -154,4 +155,7 @@ class CausalLM(TemplateLM):
             add_bos_token=False,
             prefix_token_id=self.prefix_token_id,
         )
-        return peer.generate_until(list(requests), disable_tqdm=disable_tqdm)
+        answers = peer.generate_until(list(requests), disable_tqdm=disable_tqdm)
+        self.work.requests += len(answers)
+        self.work.seconds += time.perf_counter() - start
+        return answers

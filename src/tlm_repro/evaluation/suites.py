@@ -138,8 +138,8 @@ def score_validation(model: Any, _: Any, spec: ValidationSpec, context: Context)
 
 
 def check_zero_shot(spec: ZeroShotSpec, context: Context) -> None:
-    check_items(spec, context.inputs.benchmarks)
-    if spec.source == "demo" and "wikitext" in spec.tasks:
+    check_items(spec, context.inputs.items)
+    if spec.source == "demo" and "wikitext" in spec.all_tasks:
         context.held_out(
             "the demo's wikitext scores the held-out documents of a data set in place of WikiText's pages (task "
             "'wikitext' can be left out of the spec instead)"
@@ -154,7 +154,7 @@ def score_zero_shot(model: Any, tokenizer: Any, spec: ZeroShotSpec, context: Con
         spec,
         batch_size=inputs.batch_size,
         held_out=tokens.held_out() if tokens is not None else (),
-        benchmarks=inputs.benchmarks,
+        files=inputs.items,
         kept=context.kept,
     )
 

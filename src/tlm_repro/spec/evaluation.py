@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.spec.base import Spec, added_later, slug
-from tlm_repro.spec.benchmarks import PAPER_TASKS
+from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, PAPER_TASKS
 from tlm_repro.spec.data import AnyText, DataSpec
 from tlm_repro.spec.metrics import MAIN_METRICS
 
@@ -82,6 +82,16 @@ class ZeroShotSpec(Spec):
     def own_items(self) -> dict[str, str]:
         """Task → sha256 of its item file, for tasks that have one in place of the source's items."""
         return {entry.task: entry.items for entry in self.additional if entry.items is not None}
+
+    @property
+    def source_tasks(self) -> tuple[str, ...]:
+        """The tasks whose items come from the source."""
+        return tuple(task for task in self.all_tasks if task not in self.own_items)
+
+    def columns(self, task: str) -> dict[str, str]:
+        """Column → lm-eval metric of the scores that are taken from one task."""
+        paper = {each.column: each.metric for each in PAPER_BENCHMARKS if each.task == task and task in self.tasks}
+        return paper | {entry.column: entry.metric for entry in self.additional if entry.task == task}
 
     def of_task(self, task: str) -> Self:
         """The part of the spec that concerns one task."""

@@ -12,8 +12,9 @@ import pytest
 
 from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.benchmarks.fetch import fetch
-from tlm_repro.evaluation.benchmarks.tasks import BENCHMARKS, DEMO_ITEMS
+from tlm_repro.spec.benchmarks import PAPER_TASKS
 
 FIRST, SECOND = "a" * 40, "b" * 40
 
@@ -55,8 +56,10 @@ def hub(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[t
 
 def test_the_scored_split_is_saved_whole(fetched: Path) -> None:
     manifest = read_manifest(fetched / "manifest.json", kind="benchmarks", verify="sha256")
-    assert set(manifest.files) == {f"{task}/{name}" for task in BENCHMARKS for name in ("items.parquet", "source.json")}
-    for task in BENCHMARKS:
+    assert set(manifest.files) == {
+        f"{task}/{name}" for task in PAPER_TASKS for name in ("items.parquet", "source.json")
+    }
+    for task in PAPER_TASKS:
         source = manifest.summary["tasks"][task]
         assert source["rows"] == len(items_of(fetched, task))
         assert source["lm_eval"] == manifest.versions["lm-eval"]
@@ -170,7 +173,7 @@ def test_without_a_network_the_command_fails_in_one_line(tmp_path: Path) -> None
     done = command("--out", "items", "--task", "piqa", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith("tlm-repro: error: the data set baber/piqa (validation) of task 'piqa' can't be had (")
+    assert line.startswith("tlm-repro: error: the data set baber/piqa (validation) of task 'piqa' can't be loaded (")
     assert "HF_HUB_OFFLINE" in line
     assert "--mirror" in line
 

@@ -15,26 +15,27 @@ import torch
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import EvaluationError
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.benchmarks.harness import zero_shot
 from tlm_repro.evaluation.benchmarks.items import load_tasks
-from tlm_repro.evaluation.benchmarks.tasks import BENCHMARKS, DEMO_ITEMS, benchmark
 from tlm_repro.evaluation.partial import Kept
 from tlm_repro.evaluation.scoring import Metric, Scores
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.spec.benchmarks import PAPER_TASKS
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.spec.evaluation import ZeroShotSpec
 from tlm_repro.spec.run import ModelSpec
 
 MAX_LENGTH = 96
-CHOICE_TASKS = [task for task in BENCHMARKS if task not in ("wikitext", "lambada_openai")]
+CHOICE_TASKS = [task for task in PAPER_TASKS if task not in ("wikitext", "lambada_openai")]
 # Plain sentences: the stock task rewrites punctuation with spaces around it, which these don't have.
 PAGES = [
     Document("short", "The harbour was quiet and the boats lay still."),
     Document("long", " ".join(f"On day {day} the wind came from the north and nobody went out." for day in range(40))),
     Document("other", "Bread and salt were on the table. Nobody had touched them since the morning."),
 ]
-SPEC = ZeroShotSpec(source="demo", tasks=tuple(BENCHMARKS), max_length=MAX_LENGTH)
+SPEC = ZeroShotSpec(source="demo", tasks=PAPER_TASKS, max_length=MAX_LENGTH)
 
 
 def items(task: str) -> list[dict[str, Any]]:
@@ -138,7 +139,7 @@ def mean_and_stderr(values: list[float]) -> tuple[float, float]:
 def test_accuracy_equals_plain_torch(
     task: str, demo_scores: dict[str, Metric], demo_model: Any, demo_tokenizer: Any
 ) -> None:
-    [(column, metric)] = benchmark(task).metrics.items()
+    [(column, metric)] = SPEC.columns(task).items()
     hits = []
     for item in items(task):
         choices, right = requests(task, item)
@@ -226,10 +227,10 @@ def test_labels_agree_with_a_model_that_knows_the_answers(tmp_path: Path) -> Non
             raise NotImplementedError
 
     for gold_score, accuracy in ((0.0, 1.0), (-600.0, 0.0)):
-        tasks = load_tasks(SPEC, held_out=PAGES, benchmarks=None, folder=tmp_path)
+        tasks = load_tasks(SPEC, held_out=PAGES, folder=tmp_path)
         results = evaluate(Oracle(gold_score), {"tasks": tasks}, bootstrap_iters=0)["results"]
         for task in [*CHOICE_TASKS, "lambada_openai"]:
-            for metric in benchmark(task).metrics.values():
+            for metric in SPEC.columns(task).values():
                 if metric.startswith("acc"):
                     assert results[task][f"{metric},none"] == accuracy, task
 
@@ -331,12 +332,12 @@ def test_more_tokens_than_learned_positions_are_refused_before_any_work(demo_tok
 
 def test_stale_item_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="version 99"):
-        load_tasks(SPEC.model_copy(update={"items_version": 99}), held_out=PAGES, benchmarks=None, folder=tmp_path)
+        load_tasks(SPEC.model_copy(update={"items_version": 99}), held_out=PAGES, folder=tmp_path)
 
 
 def test_word_perplexity_needs_a_document(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="validation_fraction"):
-        load_tasks(SPEC, held_out=[Document("empty", " ")], benchmarks=None, folder=tmp_path)
+        load_tasks(SPEC, held_out=[Document("empty", " ")], folder=tmp_path)
 
 
 def test_hub_failure_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +351,7 @@ def test_hub_failure_names_the_data_set(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     spec = SPEC.model_copy(update={"source": "hub", "tasks": ("piqa",)})
     with pytest.raises(EvaluationError, match=r"'piqa'.*'baber/piqa'.*no route to host.*HF_HUB_OFFLINE"):
-        load_tasks(spec, held_out=[], benchmarks=None, folder=tmp_path)
+        load_tasks(spec, folder=tmp_path)
     assert offline()  # further data sets, if they aren't cached, fail at once
 
 

@@ -13,14 +13,17 @@ from hub import HUB
 
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import EvaluationError
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.benchmarks.folder import items_fingerprint, read_sources, rows_sha256
-from tlm_repro.evaluation.benchmarks.items import hub_source, load_tasks, provenance, stock_tasks
-from tlm_repro.evaluation.benchmarks.tasks import BENCHMARKS, DEMO_ITEMS, benchmark
+from tlm_repro.evaluation.benchmarks.items import load_tasks, provenance
+from tlm_repro.evaluation.benchmarks.lm_eval_tasks import lm_eval_task, task_manager
+from tlm_repro.evaluation.inputs import ItemFiles
+from tlm_repro.spec.benchmarks import PAPER_TASKS
 from tlm_repro.spec.evaluation import ZeroShotSpec
 
 
 def path_spec(folder: Path, *tasks: str) -> ZeroShotSpec:
-    names = tasks or tuple(BENCHMARKS)
+    names = tasks or PAPER_TASKS
     items = items_fingerprint(read_sources(folder, names))
     return ZeroShotSpec(source="path", tasks=names, max_length=64, items=items)
 
@@ -36,9 +39,10 @@ def own_copy(fetched: Path, tmp_path: Path) -> Path:
 
 
 def test_stock_tasks_score_the_splits_of_these_data_sets() -> None:
-    index = stock_tasks(BENCHMARKS).task_index
-    assert {task: tuple(hub_source(index[task].cfg).values()) for task in BENCHMARKS} == HUB
-    assert {task: benchmark(task).split for task in BENCHMARKS} == {task: split for task, (*_, split) in HUB.items()}
+    assert {task: tuple(lm_eval_task(task).source.values()) for task in PAPER_TASKS} == HUB
+    assert {task: lm_eval_task(task).test for task in HUB} == {
+        task: split == "test" for task, (*_, split) in HUB.items()
+    }
 
 
 def test_fetched_items_give_the_requests_of_the_stock_tasks(
@@ -48,7 +52,7 @@ def test_fetched_items_give_the_requests_of_the_stock_tasks(
     import datasets
     import lm_eval.api.task
 
-    ours = load_tasks(path_spec(fetched), held_out=[], benchmarks=fetched, folder=tmp_path)
+    ours = load_tasks(path_spec(fetched), files=ItemFiles(fetched), folder=tmp_path)
     asked = []
 
     def from_mirror(path: str, name: str | None) -> Any:
@@ -57,10 +61,10 @@ def test_fetched_items_give_the_requests_of_the_stock_tasks(
 
     with monkeypatch.context() as patch:
         patch.setattr(lm_eval.api.task, "datasets", SimpleNamespace(load_dataset=from_mirror, __version__="5.0.0"))
-        stock = stock_tasks(BENCHMARKS).load(list(BENCHMARKS))["tasks"]
+        stock = task_manager(PAPER_TASKS).load(list(PAPER_TASKS))["tasks"]
     assert sorted(asked, key=str) == sorted(((name, config) for name, config, _ in HUB.values()), key=str)
     origin = {"dataset_path", "dataset_name", "dataset_kwargs", "training_split", "validation_split", "test_split"}
-    for task in BENCHMARKS:
+    for task in PAPER_TASKS:
         theirs = requests(stock[task])
         assert len(theirs) >= len(list(stock[task].eval_docs)) > 1
         assert requests(ours[task]) == theirs, task
@@ -74,7 +78,7 @@ def test_fetched_items_give_the_requests_of_the_stock_tasks(
 
 
 def test_prompts_are_those_of_the_benchmarks(fetched: Path, tmp_path: Path) -> None:
-    tasks = load_tasks(path_spec(fetched), held_out=[], benchmarks=fetched, folder=tmp_path)
+    tasks = load_tasks(path_spec(fetched), files=ItemFiles(fetched), folder=tmp_path)
     harbour = " = Harbour =\n\nThe well-known harbour was quiet, and its 1,200 boats lay still.\n"
     assert requests(tasks["wikitext"])[0] == (harbour,)
     rows = {task: json.loads((DEMO_ITEMS / f"{task}.jsonl").read_text().splitlines()[0]) for task in ("boolq", "piqa")}
@@ -98,7 +102,7 @@ def test_rows_are_hashed_and_not_the_file(tmp_path: Path) -> None:
 
 
 def test_provenance_says_where_items_came_from(fetched: Path) -> None:
-    found = provenance(path_spec(fetched, "piqa", "arc_easy"), benchmarks=fetched)
+    found = provenance(path_spec(fetched, "piqa", "arc_easy"), ItemFiles(fetched))
     assert found["source"] == "path"
     assert found["items_version"] is None
     assert found["task_versions"] == {"piqa": 1.0, "arc_easy": 1.0}
@@ -113,7 +117,7 @@ def test_provenance_says_where_items_came_from(fetched: Path) -> None:
         "sha256": sha256,
     }
     spec = ZeroShotSpec(source="hub", tasks=("piqa", "boolq"), max_length=64, revisions={"piqa": "abc"})
-    data = provenance(spec, benchmarks=None)["data"]
+    data = provenance(spec)["data"]
     assert data["piqa"] == {"dataset": "baber/piqa", "config": None, "split": "validation", "revision": "abc"}
     assert (data["boolq"]["config"], data["boolq"]["revision"]) == ("boolq", "main")
 
@@ -130,14 +134,14 @@ def test_hub_tasks_are_loaded_at_their_revisions(tmp_path: Path, mirror: Path, m
 
     monkeypatch.setattr(lm_eval.api.task, "datasets", SimpleNamespace(load_dataset=from_mirror, __version__="5.0.0"))
     spec = ZeroShotSpec(source="hub", tasks=("piqa", "boolq"), max_length=64, revisions={"piqa": "abc"})
-    tasks = load_tasks(spec, held_out=[], benchmarks=None, folder=tmp_path)
+    tasks = load_tasks(spec, folder=tmp_path)
     assert asked == {"baber/piqa": "abc", "aps/super_glue": None}
     assert set(tasks) == {"piqa", "boolq"}
 
 
 def assert_refused(spec: ZeroShotSpec, folder: Path | None, message: str, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=message) as refused:
-        load_tasks(spec, held_out=[], benchmarks=folder, folder=tmp_path)
+        load_tasks(spec, files=ItemFiles(folder), folder=tmp_path)
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -152,7 +156,9 @@ def test_changed_files_are_refused(own_copy: Path, tmp_path: Path) -> None:
     spec, file = path_spec(own_copy, "piqa"), own_copy / "piqa" / "items.parquet"
     whole = file.read_bytes()
     file.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    assert_refused(spec, own_copy, "piqa/items.parquet has another sha256.*fetch-benchmarks", tmp_path)
+    assert_refused(
+        spec, own_copy, "piqa/items.parquet doesn't match the sha256 in its manifest.*fetch-benchmarks", tmp_path
+    )
     file.write_bytes(whole + b"x")
     assert_refused(spec, own_copy, r"piqa/items.parquet has \d+ bytes.*fetch-benchmarks", tmp_path)
     file.unlink()
@@ -197,16 +203,16 @@ def test_the_demo_s_tasks_and_fetched_ones_load_without_a_socket(
     def refuse(*arguments: Any, **_: Any) -> None:
         raise AssertionError(f"a socket was opened: {arguments}")
 
-    demo = ZeroShotSpec(source="demo", tasks=tuple(BENCHMARKS), max_length=64)
+    demo = ZeroShotSpec(source="demo", tasks=PAPER_TASKS, max_length=64)
     with monkeypatch.context() as patch:
         patch.setattr(socket, "socket", refuse)
         patch.setattr(socket, "create_connection", refuse)
         pages = [Document("a", "The harbour was quiet.")]
-        found = load_tasks(demo, held_out=pages, benchmarks=None, folder=tmp_path)
+        found = load_tasks(demo, held_out=pages, folder=tmp_path)
         assert {task: len(list(found[task].eval_docs)) for task in found} == {
-            task: 1 if task == "wikitext" else 32 for task in BENCHMARKS
+            task: 1 if task == "wikitext" else 32 for task in PAPER_TASKS
         }
-        found = load_tasks(path_spec(fetched), held_out=[], benchmarks=fetched, folder=tmp_path)
+        found = load_tasks(path_spec(fetched), files=ItemFiles(fetched), folder=tmp_path)
         assert {task: len(list(found[task].eval_docs)) for task in found} == {
-            task: 2 if task == "wikitext" else 32 for task in BENCHMARKS
+            task: 2 if task == "wikitext" else 32 for task in PAPER_TASKS
         }

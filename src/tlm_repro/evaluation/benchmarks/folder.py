@@ -38,7 +38,7 @@ class Source(BaseModel):
     commit: str | None
     rows: int
     sha256: str
-    task_version: float
+    task_version: float | str | None
     lm_eval: str
 
 
@@ -96,7 +96,7 @@ def items_fingerprint(sources: dict[str, Source]) -> str:
     return fingerprint({task: source.sha256 for task, source in sources.items()}, length=16)
 
 
-def given(folder: Path | None) -> Path:
+def required_folder(folder: Path | None) -> Path:
     """The folder that a spec of source `path` needs. Raises EvaluationError where there is none."""
     if folder is None:
         raise EvaluationError("the spec's source is path: pass --benchmarks, the folder that fetch-benchmarks made")
@@ -109,7 +109,7 @@ def verified_sources(spec: ZeroShotSpec, folder: Path) -> dict[str, Source]:
     Raises:
         EvaluationError: a folder that `read_sources` refuses, or one that holds other items.
     """
-    sources = read_sources(folder, spec.tasks, verify="sha256")
+    sources = read_sources(folder, spec.source_tasks, verify="sha256")
     for task, source in sources.items():
         if rows_sha256(folder / task / ITEMS) != source.sha256:
             raise EvaluationError(

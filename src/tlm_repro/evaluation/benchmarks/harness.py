@@ -3,18 +3,18 @@
 Tasks are run one by one: what has been scored is kept when a later one fails.
 """
 
-import logging
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlm_repro.errors import EvaluationError, TLMError
-from tlm_repro.evaluation.benchmarks.items import load_tasks, provenance
-from tlm_repro.evaluation.benchmarks.tasks import benchmark
+from tlm_repro.evaluation.benchmarks.items import check_items, load_task, provenance
+from tlm_repro.evaluation.benchmarks.lm_eval_tasks import lm_eval_task
+from tlm_repro.evaluation.inputs import NO_FILES, ItemFiles
 from tlm_repro.evaluation.needle.samples import tokenizer_hash
 from tlm_repro.evaluation.partial import NOTHING_KEPT, Kept
 from tlm_repro.evaluation.progress import plain_progress
@@ -33,38 +33,37 @@ def zero_shot(
     *,
     batch_size: int,
     held_out: Iterable["Document"] = (),
-    benchmarks: Path | None = None,
+    files: ItemFiles = NO_FILES,
     kept: Kept = NOTHING_KEPT,
 ) -> Scores:
-    """Scores of a causal language model by the columns of the paper's Table 2, and how they came about.
+    """Scores of a causal language model by column, the paper's of Table 2 first, and how they came about.
 
-    Accuracies are fractions; `lambada_ppl` is per target word, `wikitext_ppl` per word.
+    Values are lm-eval's: accuracies are fractions; `lambada_ppl` is per target word, `wikitext_ppl` per word.
 
     Args:
         model: a Hugging Face causal language model, on any device; it is put in evaluation mode.
         tokenizer: its fast tokenizer.
         batch_size: sequences of the greatest length in one forward pass.
         held_out: documents that stand for WikiText's pages when the source is the demo's; not read otherwise.
-        benchmarks: the folder of fetched items when the source is `path`; not read otherwise.
+        files: the items on this machine, for source `path` and for tasks with items of their own.
         kept: where tasks that are done wait for the others.
 
     Raises:
-        EvaluationError: an unknown task, another version of the items, a data set that can't be had, no held-out
-            document, a max_length beyond the model's learned positions, or a score that isn't finite. Where a task
-            fails the others are scored before it is raised.
+        EvaluationError: an unknown task or metric, other items than the spec's, a data set that can't be loaded, no
+            held-out document, a max_length beyond the model's learned positions, or a score that isn't finite. Where a
+            task fails the others are scored before it is raised.
     """
     from tlm_repro.evaluation.language_model import CausalLM
     from tlm_repro.evaluation.rope import check_length
 
     check_length(model, spec.max_length, RopeScaling())
-    # Its warnings repeat for every run and request: metrics with default aggregation, a model passed as an object.
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     lm = CausalLM(model, tokenizer, max_length=spec.max_length, batch_size=batch_size)
-    items = provenance(spec, benchmarks=benchmarks)
+    check_items(spec, files)
+    items = provenance(spec, files)
     about = {"tokenizer": tokenizer_hash(tokenizer), "bos_policy": lm.bos_policy}
     with tempfile.TemporaryDirectory(prefix="tlm-items-") as folder, plain_progress(sys.stderr):
-        keys: dict[str, dict[str, Any]] = {task: {**about, "items": items_of(items, task)} for task in spec.tasks}
-        done = all_scored(lm, Tasks(spec, held_out, benchmarks, Path(folder)), kept, keys)
+        keys: dict[str, dict[str, Any]] = {task: {**about, "items": items_of(items, task)} for task in spec.all_tasks}
+        done = all_scored(lm, Tasks(spec, held_out, files, Path(folder)), kept, keys)
     metrics = {column: Metric(**values) for part in done.values() for column, values in part["metrics"].items()}
     details = {
         **items,
@@ -77,21 +76,17 @@ def zero_shot(
     return metrics, details
 
 
+@dataclass
 class Tasks:
-    """lm-eval's task objects by name. Those of the hub are fetched one by one: one can fail without the rest."""
+    """lm-eval's task objects by name, loaded one by one: one can fail without the rest."""
 
-    def __init__(
-        self, spec: ZeroShotSpec, held_out: Iterable["Document"], benchmarks: Path | None, folder: Path
-    ) -> None:
-        self.spec, self.folder = spec, folder
-        local = spec.source != "hub"
-        self.loaded = load_tasks(spec, held_out=held_out, benchmarks=benchmarks, folder=folder) if local else {}
+    spec: ZeroShotSpec
+    held_out: Iterable["Document"]
+    files: ItemFiles
+    folder: Path
 
     def __getitem__(self, task: str) -> Any:
-        if task not in self.loaded:
-            one = self.spec.model_copy(update={"tasks": (task,)})
-            self.loaded |= load_tasks(one, held_out=(), benchmarks=None, folder=self.folder)
-        return self.loaded[task]
+        return load_task(self.spec, task, held_out=self.held_out, files=self.files, folder=self.folder)
 
 
 def all_scored(lm: "CausalLM", tasks: Tasks, kept: Kept, keys: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -101,15 +96,15 @@ def all_scored(lm: "CausalLM", tasks: Tasks, kept: Kept, keys: dict[str, dict[st
     """
     done: dict[str, Any] = {}
     failures: dict[str, Exception] = {}
-    for task in tasks.spec.tasks:
-        key = {"spec": tasks.spec.model_copy(update={"tasks": (task,)}).canonical(), **keys[task]}
+    for task in tasks.spec.all_tasks:
+        key = {"spec": tasks.spec.of_task(task).canonical(), **keys[task]}
         part = kept.get(task, key)
         if part is None:
             try:
                 part = scored(lm, task, tasks)
             except Exception as error:  # of lm-eval, datasets or torch: the other tasks can still be done
                 failures[task] = error
-                tell(task, error)
+                report_failure(task, error)
                 continue
             kept.put(task, key, part)
         done[task] = part
@@ -123,14 +118,16 @@ def scored(lm: "CausalLM", task: str, tasks: Tasks) -> dict[str, Any]:
     from lm_eval import evaluate
 
     lm.start_work()
+    loaded, known = tasks[task], lm_eval_task(task)
     try:
-        results = evaluate(lm, {"tasks": {task: tasks[task]}}, limit=tasks.spec.limit, bootstrap_iters=0)
+        results = evaluate(lm, {"tasks": {task: loaded}}, limit=tasks.spec.limit, bootstrap_iters=0)
     except OverflowError:
         raise EvaluationError(f"a perplexity is too large for a float: {UNUSABLE}") from None
-    metrics = {
-        column: asdict(summarise(column, metric, results["results"][task], results["samples"][task]))
-        for column, metric in benchmark(task).metrics.items()
-    }
+    metrics = {}
+    for column, metric in tasks.spec.columns(task).items():
+        aggregate = loaded.aggregation()[metric.partition(",")[0]]
+        score = summarise(column, known.score(metric), results["results"][task], results["samples"][task], aggregate)
+        metrics[column] = asdict(score)
     return {"metrics": metrics, "work": {**lm.work.summary(), "batch_size": lm.batch_size}}
 
 
@@ -141,11 +138,11 @@ def items_of(items: dict[str, Any], task: str) -> dict[str, Any]:
     }
 
 
-def tell(task: str, error: Exception) -> None:
-    """Says at once on stderr what the last line will say again; with the traceback where it isn't an expected error."""
+def report_failure(task: str, error: Exception) -> None:
+    """Prints a failure to stderr as it happens, with the traceback unless the error is an expected one."""
     if not isinstance(error, TLMError):
         traceback.print_exception(error)
-    print(f"task '{task}' failed: {error}; going on with the others", file=sys.stderr, flush=True)
+    print(f"task '{task}' failed: {error}; continuing with the others", file=sys.stderr, flush=True)
 
 
 def failed(failures: dict[str, Exception], done: dict[str, Any], kept: Kept) -> EvaluationError:
@@ -156,5 +153,5 @@ def failed(failures: dict[str, Exception], done: dict[str, Any], kept: Kept) -> 
     )
     rest = ""
     if done and kept.folder is not None:
-        rest = f". The others ({', '.join(done)}) are kept: the same command does the failed ones alone"
+        rest = f". The others ({', '.join(done)}) are kept: run the same command again to retry only the failed tasks"
     return EvaluationError(f"{len(failures)} of {len(failures) + len(done)} tasks failed: {reasons}{rest}")

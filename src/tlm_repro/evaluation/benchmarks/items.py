@@ -1,4 +1,4 @@
-"""Where the items of a benchmark come from: stock tasks of lm-eval over demo items, a fetched folder or the hub."""
+"""Where the items of a benchmark come from: lm-eval's tasks over demo items, a fetched folder, the hub or own files."""
 
 import importlib.metadata
 import json
@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.benchmarks.folder import ITEMS, as_details, given, verified_sources
-from tlm_repro.evaluation.benchmarks.tasks import DEMO_ITEMS, ITEMS_VERSION, benchmark, demo_pages, local_source
+from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS, ITEMS_VERSION, demo_pages
+from tlm_repro.evaluation.benchmarks.folder import ITEMS, as_details, required_folder, verified_sources
+from tlm_repro.evaluation.benchmarks.lm_eval_tasks import LmEvalTask, lm_eval_task
+from tlm_repro.evaluation.inputs import NO_FILES, ItemFiles
 from tlm_repro.spec.evaluation import ZeroShotSpec
 
 if TYPE_CHECKING:
@@ -16,127 +19,127 @@ if TYPE_CHECKING:
 
 
 def load_tasks(
-    spec: ZeroShotSpec, *, held_out: Iterable["Document"], benchmarks: Path | None, folder: Path
+    spec: ZeroShotSpec, *, held_out: Iterable["Document"] = (), files: ItemFiles = NO_FILES, folder: Path
 ) -> dict[str, Any]:
-    """lm-eval task objects by name, with the prompts, metrics and aggregation of the stock tasks.
+    """All tasks of a spec by name, as `load_task` gives them. Raises EvaluationError as it and `check_items` do."""
+    check_items(spec, files)
+    return {task: load_task(spec, task, held_out=held_out, files=files, folder=folder) for task in spec.all_tasks}
+
+
+def load_task(spec: ZeroShotSpec, task: str, *, held_out: Iterable["Document"], files: ItemFiles, folder: Path) -> Any:
+    """lm-eval's task object, with the prompts, metrics and aggregation of the stock task.
 
     Args:
         held_out: documents that stand for WikiText's pages when the source is the demo's; not read otherwise.
-        benchmarks: the folder that `tlm-repro fetch-benchmarks` made when the source is `path`; not read otherwise.
-        folder: takes temporary files; it must exist for as long as the tasks are used.
+        files: the items on this machine, as `check_items` has found them.
+        folder: takes temporary files; it must exist for as long as the task is used.
 
     Raises:
-        EvaluationError: another version of the demo items, no held-out document, a folder that lacks a task or isn't
-            what the spec was made with, or a data set that can't be had.
+        EvaluationError: no held-out document, or a data set that can't be loaded.
     """
     import datasets
 
-    check_items(spec, benchmarks)
     datasets.disable_progress_bars()
-    if spec.source == "demo":
-        return demo_tasks(spec, held_out, folder)
+    items = item_file(spec, task, held_out, files, folder)
+    known = lm_eval_task(task)
+    if items is None:
+        return hub_task(known, spec.revisions.get(task))
+    return known.load(known.from_file(items, folder / "cache"))
+
+
+def item_file(
+    spec: ZeroShotSpec, task: str, held_out: Iterable["Document"], files: ItemFiles, folder: Path
+) -> Path | None:
+    """The local file of a task's items; None for a task of the hub. WikiText's demo pages are written to `folder`."""
+    if task in spec.own_items:
+        return files.own_file(task)
     if spec.source == "path":
-        items = given(benchmarks)
-        return redirected([local_source(task, items / task / ITEMS, folder / "cache") for task in spec.tasks])
-    return hub_tasks(spec)
+        return required_folder(files.folder) / task / ITEMS
+    if spec.source == "hub":
+        return None
+    if task == "wikitext":
+        write_pages(folder / "wikitext.jsonl", held_out)
+        return folder / "wikitext.jsonl"
+    return DEMO_ITEMS / f"{task}.jsonl"
 
 
-def check_items(spec: ZeroShotSpec, benchmarks: Path | None) -> None:
-    """Raises EvaluationError where the items on this machine aren't those that the spec asks for; takes a second."""
+def check_items(spec: ZeroShotSpec, files: ItemFiles) -> None:
+    """Checks tasks, metrics and the items on this machine against the spec, in seconds.
+
+    Raises:
+        EvaluationError: lm-eval has no such task or metric, or the items aren't those that the spec asks for.
+    """
+    for entry in spec.additional:
+        lm_eval_task(entry.task).score(entry.metric)
     if spec.source == "demo" and spec.items_version != ITEMS_VERSION:
         raise EvaluationError(
             f"the spec asks for version {spec.items_version} of the demo items, this package has {ITEMS_VERSION}: "
             "make the spec anew, or install the package that made it"
         )
+    for task, expected in spec.own_items.items():
+        check_own_file(task, files.own_file(task), expected)
     if spec.source != "path":
         return
-    folder = given(benchmarks)
-    sources, index = verified_sources(spec, folder), stock_tasks(spec.tasks).task_index
-    for task, source in sources.items():
-        expected, found = hub_source(index[task].cfg), source.model_dump(include={"dataset", "config", "split"})
-        if found != expected:
+    folder = required_folder(files.folder)
+    for task, source in verified_sources(spec, folder).items():
+        scored, seen = lm_eval_task(task).source, source.model_dump(include={"dataset", "config", "split"})
+        if seen != scored:
             raise EvaluationError(
-                f"{folder / task} holds {described(**found)}, but lm-eval's task '{task}' scores "
-                f"{described(**expected)}: fetch the benchmarks into another folder with this version of lm-eval"
+                f"{folder / task} holds {described(**seen)}, but lm-eval's task '{task}' scores "
+                f"{described(**scored)}: fetch the benchmarks into another folder with this version of lm-eval"
             )
 
 
-def provenance(spec: ZeroShotSpec, *, benchmarks: Path | None) -> dict[str, Any]:
-    """What a reader needs to know of the items behind a score; `data` has an entry a task, but for the demo's items.
+def check_own_file(task: str, file: Path, expected: str) -> None:
+    """Raises EvaluationError where the file can't be read or has other contents than the spec says."""
+    try:
+        seen = sha256_file(file)
+    except OSError as error:
+        raise EvaluationError(
+            f"--items {task}={file}: it can't be read ({error.strerror}). Name a JSONL file"
+        ) from None
+    if seen != expected:
+        raise EvaluationError(
+            f"--items {task}={file}: its sha256 is {seen}, the spec asks for {expected}. Pass the file that the spec "
+            "was made with, or make the spec anew"
+        )
 
-    Args:
-        benchmarks: as `load_tasks` takes it.
+
+def provenance(spec: ZeroShotSpec, files: ItemFiles = NO_FILES) -> dict[str, Any]:
+    """What a reader needs to know of the items behind a score; `data` has an entry a task, but for the demo's items.
 
     Raises:
         EvaluationError: as `load_tasks`, for a folder.
     """
-    index = stock_tasks(spec.tasks).task_index
-    data: dict[str, dict[str, Any]] = {}
+    data: dict[str, dict[str, Any]] = {task: {"sha256": sha256} for task, sha256 in spec.own_items.items()}
     if spec.source == "hub":
-        data = {
-            task: {**hub_source(index[task].cfg), "revision": spec.revisions.get(task, "main")} for task in spec.tasks
+        data |= {
+            task: {**lm_eval_task(task).source, "revision": spec.revisions.get(task, "main")}
+            for task in spec.source_tasks
         }
     elif spec.source == "path":
-        data = as_details(verified_sources(spec, given(benchmarks)))
+        data |= as_details(verified_sources(spec, required_folder(files.folder)))
     return {
         "lm_eval": importlib.metadata.version("lm-eval"),
-        "task_versions": {task: index[task].cfg["metadata"]["version"] for task in spec.tasks},
+        "task_versions": {task: lm_eval_task(task).version for task in spec.all_tasks},
         "source": spec.source,
         "items_version": spec.items_version if spec.source == "demo" else None,
         "data": data,
     }
 
 
-def stock_tasks(tasks: Iterable[str]) -> Any:
-    """lm-eval's task manager over the folders of these tasks only: indexing all of its tasks takes 8 s."""
-    import lm_eval.tasks
-
-    root = Path(lm_eval.tasks.__file__).parent
-    folders = sorted({root / benchmark(task).folder for task in tasks})
-    return lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False)
-
-
-def hub_source(stock: dict[str, Any]) -> dict[str, Any]:
-    """The data set, its configuration and the split that a stock task scores, from its YAML."""
-    return {
-        "dataset": stock["dataset_path"],
-        "config": stock["dataset_name"],
-        "split": stock.get("test_split") or stock["validation_split"],
-    }
-
-
-def redirected(members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Stock tasks with some of their keys changed, as a group: only inside one does lm-eval merge the two."""
-    return stock_tasks([member["task"] for member in members]).load([{"group": "data", "task": members}])["tasks"]
-
-
-def demo_tasks(spec: ZeroShotSpec, held_out: Iterable["Document"], folder: Path) -> dict[str, Any]:
-    members = []
-    for task in spec.tasks:
-        items = DEMO_ITEMS / f"{task}.jsonl"
-        if task == "wikitext":
-            items = folder / items.name
-            write_pages(items, held_out)
-        members.append(local_source(task, items, folder / "cache"))
-    return redirected(members)
-
-
-def hub_tasks(spec: ZeroShotSpec) -> dict[str, Any]:
-    tasks: dict[str, Any] = {}
-    for task in spec.tasks:
-        pin = {"dataset_kwargs": {"revision": spec.revisions[task]}} if task in spec.revisions else {}
-        try:
-            tasks |= redirected([{"task": task, **pin}])
-        except Exception as error:  # whatever `datasets` and its HTTP client raise without a network or a cached copy
-            if isinstance(error, ConnectionError):
-                stay_offline()
-            dataset = stock_tasks([task]).task_index[task].cfg["dataset_path"]
-            raise EvaluationError(
-                f"task '{task}' needs the Hugging Face data set '{dataset}', which can't be loaded "
-                f"({cause(error)}): with a network unset HF_HUB_OFFLINE; without one fetch the benchmarks beforehand "
-                "(`tlm-repro fetch-benchmarks`, source path), or take the demo's items"
-            ) from error
-    return tasks
+def hub_task(known: LmEvalTask, revision: str | None) -> Any:
+    """lm-eval's task object over the hub's data set."""
+    try:
+        return known.load(known.from_hub(revision))
+    except Exception as error:  # whatever `datasets` and its HTTP client raise without a network or a cached copy
+        if isinstance(error, ConnectionError):
+            stay_offline()
+        raise EvaluationError(
+            f"task '{known.name}' needs the Hugging Face data set '{known.dataset}', which can't be loaded "
+            f"({cause(error)}): with a network unset HF_HUB_OFFLINE; without one fetch the benchmarks beforehand "
+            "(`tlm-repro fetch-benchmarks`, source path), or take the demo's items"
+        ) from error
 
 
 def stay_offline() -> None:
