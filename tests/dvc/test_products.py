@@ -54,7 +54,10 @@ def test_a_product_that_isn_t_what_its_place_says_is_named(results: Path, fault:
         place = path.parent.with_name(RUN) / path.name if fault == "run" else path.with_name("niah-0123abcd.json")
         place.parent.mkdir(exist_ok=True)
         shutil.copy(path, place)
-        expected, stage = "holds results of another run or suite", "evaluate"
+        expected = (
+            f"The file's folder is of the run '{RUN}'" if fault == "run" else "The file's name has the suite 'niah'"
+        )
+        stage = "evaluate"
     broken = survey(stage, results).broken
     assert len(broken) == 1
     assert expected in broken[0]

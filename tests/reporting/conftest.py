@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import record_files
 
-DEPTHS = (0.0, 0.5, 1.0)
 WriteNeedles = Callable[..., tuple[list[Path], dict[str, Any]]]
 
 
@@ -20,25 +19,28 @@ def needle_files(tmp_path: Path) -> WriteNeedles:
         samples: int = 30,
         scale: str = "1.3b",
         seeds: tuple[int, ...] = (0,),
-        details: dict[str, Any] | None = None,
         suites: tuple[str, ...] = ("niah",),
+        **how: Any,
     ) -> tuple[list[Path], dict[str, Any]]:
-        """`scores`: metric → share of the needles found by uniform and by tapered, at each of three depths alike."""
+        """`scores`: metric → share of the needles found by uniform and by tapered. Each metric has its own file.
+
+        `how` goes to `record_files.needles`.
+        """
         paths, cells = [], []
         for place, (label, allocation) in enumerate({"uniform": "uniform", "tapered": "cosine-1.5-0.5"}.items()):
             for seed in seeds:
-                labels = {"architecture": "transformer", "scale": scale, "allocation": allocation, "seed": seed}
-                run = f"transformer_{scale}_{allocation}_s{seed}-0123abcd"
-                cells.append({**labels, "label": label, "run": run, "width": 128, "layers": 6})
-                for suite in suites:
-                    content = evaluation(
-                        suite, run, labels, {name: pair[place] for name, pair in scores.items()}, samples
-                    )
-                    content["details"] |= details or {}
-                    path = tmp_path / "results/evaluations" / run / f"{suite}-4567cdef.json"
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(json.dumps(content))
-                    paths.append(path)
+                run = record_files.run(scale, allocation, seed)
+                labels = {name: value for name, value in run.items() if name != "id"}
+                cells.append({**labels, "label": label, "run": run["id"], "width": 128, "layers": 6})
+                contents = {
+                    "niah": [
+                        record_files.needles({name: pair[place]}, run=run, samples=samples, **how)
+                        for name, pair in scores.items()
+                    ],
+                    "zero_shot": [record_files.zero_shot({"piqa": 0.5}, run=run)],
+                }
+                written = [content for suite in suites for content in contents[suite]]
+                paths += [record_files.write_evaluation(tmp_path / "results", content) for content in written]
         view = {"experiment": "main", "toy": scale.endswith("toy"), "config": "test", "cells": cells}
         return paths, view | {"sequence_length": 4096}
 
@@ -64,20 +66,3 @@ def view_file(tmp_path: Path) -> Callable[[list[Path], dict[str, Any]], str]:
         return str(path)
 
     return write
-
-
-def evaluation(suite: str, run: str, labels: dict[str, Any], scores: dict[str, float], samples: int) -> dict[str, Any]:
-    """An evaluation's file. Zero-shot ones hold one accuracy."""
-    values = scores if suite == "niah" else {"piqa": 0.5}
-    each = samples // len(DEPTHS)
-    rows = {
-        name: [{"depth": depth, "found": round(value * each), "needed": each} for depth in DEPTHS]
-        for name, value in scores.items()
-    }
-    return record_files.evaluation(
-        suite,
-        {},
-        run={"id": run, **labels},
-        metrics={name: {"value": value, "stderr": 0.0, "items": samples} for name, value in values.items()},
-        details={"needles": rows, "rope_scaling": {"kind": "none", "lengths": {}}, "generator": "own"},
-    )

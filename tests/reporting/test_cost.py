@@ -19,14 +19,13 @@ def write(folder: Path, run: str, scale: str, suite: str = "validation", **chang
     values = {"parameters": 440_000_000, "training_flops": 3 * 10**19, "tokens": 10**10, "wall_time_s": 60.0}
     values |= {"training": training if suite == "validation" else None} | changes
     facts = {name: values[name] for name in ("parameters", "training_flops", "tokens")}
-    content = record_files.evaluation(
-        suite,
-        {},
-        run=labels,
-        model=record_files.FACTS | facts,
-        wall_time_s=values["wall_time_s"],
-        details={"training": values["training"]} if values["training"] else {},
-    )
+    facts["forward_flops"] = values["training_flops"] // values["tokens"]  # in sequences of three tokens
+    common = {"run": labels, "model": record_files.FACTS | facts, "wall_time_s": values["wall_time_s"]}
+    if suite == "validation":
+        training = {"training": values["training"]} if values["training"] else {}
+        content = record_files.validation(2.5, details=training, **common)
+    else:
+        content = record_files.zero_shot({"piqa": 0.5}, **common)
     path = folder / f"{run}-{suite}.json"
     path.write_text(json.dumps(content))
     return path
@@ -93,8 +92,6 @@ def test_old_files_have_no_training(tmp_path: Path):
 
 def test_models_trained_elsewhere_cost_nothing_here(tmp_path: Path):
     path = tmp_path / "external.json"
-    content = record_files.evaluation("zero_shot", {"piqa": 0.5}, wall_time_s=5.0)
-    content["external"] = {"name": "GPT-2", "source": "hub", "path": "gpt2", "revision": "main"}
-    del content["run"], content["model"]
+    content = record_files.zero_shot({"piqa": 0.5}, **record_files.external("GPT-2"))
     path.write_text(json.dumps(content))
     assert cost.table(cost.load([path]), toy=False).empty

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tlm_repro.records.novelty import Cosine
+from tlm_repro.records.novelty import Mean
 from tlm_repro.reporting import depth as profiles
 
 
@@ -21,7 +21,7 @@ def test_depth_correlation_against_scipy_and_simulation():
 
 def test_profile_correlation_drops_ends_and_missing_layers():
     means = [5.0, 0.1, 0.2, None, 0.35, 0.3, -5.0]
-    profile = [None if mean is None else Cosine(mean=mean, stderr=0.01) for mean in means]
+    profile = [None if mean is None else Mean(mean=mean, stderr=0.01) for mean in means]
     found = profiles.profile_correlation(profile, 0.9)
     _, stderr = profiles.depth_correlation([1, 2, 4, 5], [0.1, 0.2, 0.35, 0.3], [0.01] * 4)
     assert (found.mean, found.stderr) == (0.9, pytest.approx(stderr))

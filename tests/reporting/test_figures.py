@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+import record_files
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -51,7 +52,7 @@ def measured(name: str, block: Sequence[float], mlp: Sequence[float | None], run
     def entries(values: Sequence[float | None]) -> list:
         return [None if value is None else {"mean": value, "stderr": 0.01} for value in values]
 
-    return Novelty.model_validate(
+    return record_files.novelty(
         {
             "schema": 1,
             "kind": "novelty",

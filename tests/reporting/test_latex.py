@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import record_files
 
 from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.novelty import Novelty
@@ -84,7 +85,7 @@ def novelty(allocation: str | None, seed: int = 0) -> Novelty:
     }
     if allocation:
         content["model"]["run"] = {"id": f"run-{allocation}-{seed}", **labels}
-    return Novelty.model_validate(content)
+    return record_files.novelty(content)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import record_files
 from scipy import stats
 
 from tlm_repro.artifacts.files import write_json
@@ -45,7 +46,7 @@ def measured(
 
 
 def found(*args, **kwargs) -> Novelty:
-    return Novelty.model_validate(measured(*args, **kwargs))
+    return record_files.novelty(measured(*args, **kwargs))
 
 
 UNIFORM = [0.0, 0.1, 0.2, 0.3, 0.4, 0.9]
@@ -143,7 +144,7 @@ def test_figure_4_has_a_third_panel_only_where_norms_were_measured() -> None:
 
 
 def test_a_table_of_pairs_without_pairs_is_refused(tmp_path: Path) -> None:
-    write_json(tmp_path / "one.json", measured(UNIFORM))
+    write_json(tmp_path / "one.json", record_files.novelty_content({"name": "a model", "run": None}, UNIFORM, UNIFORM))
     view = {"kind": "view", "config": "test", "toy": True, "experiments": [], "files": [str(tmp_path / "one.json")]}
     write_json(tmp_path / "view.json", view)
     with pytest.raises(ConfigError, match="these files make novelty, no 'novelty-pairs'"):

@@ -10,6 +10,7 @@ import record_files
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import published, results
+from tlm_repro.statistics.blocks import Blocks
 
 ACCURACIES = dict(
     zip(
@@ -23,8 +24,14 @@ ACCURACIES = dict(
 RUN = record_files.run()["id"]
 
 
-def evaluation(suite: str = "validation", seed: int = 0, **metrics: float) -> dict:
-    return record_files.evaluation(suite, metrics, run=record_files.run(seed=seed))
+ERROR = math.sqrt(0.687 * 0.313 / 999)  # of an accuracy over 1,000 items
+
+
+def evaluation(seed: int = 0, *, val_loss: float | None = None, **accuracies: float) -> dict:
+    run = record_files.run(seed=seed)
+    return (
+        record_files.zero_shot(accuracies, run=run) if val_loss is None else record_files.validation(val_loss, run=run)
+    )
 
 
 def written(folder: Path, name: str, content: object) -> Path:
@@ -35,12 +42,13 @@ def written(folder: Path, name: str, content: object) -> Path:
 
 def test_files_become_tidy_rows_and_model_facts(tmp_path):
     paths = [
-        written(tmp_path, "validation", evaluation(val_loss=2.5, val_ppl=math.exp(2.5))),
-        written(tmp_path, "zero", evaluation(suite="zero_shot", **ACCURACIES)),
+        written(tmp_path, "validation", evaluation(val_loss=2.5)),
+        written(tmp_path, "zero", evaluation(**ACCURACIES)),
     ]
     found = results.load(paths)
     loss = found.find(RUN, "val_loss")
     assert (loss.value, loss.stderr) == (2.5, 0.01)
+    assert found.find(RUN, "piqa").stderr == pytest.approx(ERROR)
     assert found.find(RUN, "piqa").value == 0.687
     assert found.find(RUN, "unknown") is None
     row = found.metrics.loc[(RUN, "val_ppl")]
@@ -56,24 +64,24 @@ def test_files_become_tidy_rows_and_model_facts(tmp_path):
 
 
 def test_average_is_the_plain_mean_as_in_table_2(tmp_path):
-    found = results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **ACCURACIES))])
+    found = results.load([written(tmp_path, "zero", evaluation(**ACCURACIES))])
     average = found.find(RUN, "avg")
     assert round(100 * average.value, 2) == 52.25  # the paper's first row
-    assert average.stderr == pytest.approx(0.01 / math.sqrt(8))
+    errors = [math.sqrt(value * (1 - value) / 999) for value in ACCURACIES.values()]
+    assert average.stderr == pytest.approx(math.hypot(*errors) / 8)
 
 
 def test_average_needs_all_eight(tmp_path):
     some = {name: value for name, value in ACCURACIES.items() if name != "boolq"}
-    assert results.load([written(tmp_path, "zero", evaluation(suite="zero_shot", **some))]).find(RUN, "avg") is None
+    assert results.load([written(tmp_path, "zero", evaluation(**some))]).find(RUN, "avg") is None
 
 
-BLOCKS = {"data": "text-1", "sequence_length": 8, "windows": [2, 1], "loss": [2.4, 2.7]}
+BLOCKS = Blocks(data="text-1", sequence_length=8, windows=(2, 1), loss=(2.4, 2.7))
 
 
 def test_losses_by_block_are_read_where_a_file_has_them(tmp_path):
-    seeds = {"old": 0, "new": 1}
-    files = {name: evaluation(seed=seed, val_loss=2.5, val_ppl=math.exp(2.5)) for name, seed in seeds.items()}
-    files["new"]["details"] = {"windows": 3, "blocks": BLOCKS}
+    files = {"old": evaluation(val_loss=2.5)}
+    files["new"] = record_files.validation(2.5, blocks=BLOCKS, run=record_files.run(seed=1))
     found = results.load([written(tmp_path, name, content) for name, content in files.items()])
     assert found.find(files["old"]["run"]["id"], "val_loss").blocks is None
     blocks = found.find(files["new"]["run"]["id"], "val_loss").blocks
@@ -84,7 +92,7 @@ def test_losses_by_block_are_read_where_a_file_has_them(tmp_path):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"loss": [2.4, 2.8]}, "details.blocks have the mean 2.53"),
+        ({"loss": [2.4, 2.8]}, "details.blocks.loss: 2.53"),
         ({"loss": [2.5]}, "details.blocks"),
         ({"loss": [2.5, "low"]}, "details.blocks.loss.1"),
         ({"windows": [3, 0]}, "details.blocks"),
@@ -92,7 +100,9 @@ def test_losses_by_block_are_read_where_a_file_has_them(tmp_path):
     ],
 )
 def test_blocks_that_are_not_those_of_the_loss_are_refused(tmp_path, change, expected):
-    path = written(tmp_path, "broken", evaluation(val_loss=2.5) | {"details": {"blocks": BLOCKS | change}})
+    content = record_files.validation(2.5, blocks=BLOCKS)
+    content["details"]["blocks"] |= change
+    path = written(tmp_path, "broken", content)
     with pytest.raises(ArtifactError) as error:
         results.load([path])
     assert str(path) in str(error.value)
@@ -138,7 +148,7 @@ def test_same_metric_twice_names_both_files(tmp_path):
 
 
 def test_disagreeing_facts_are_refused(tmp_path):
-    other = evaluation(suite="zero_shot", piqa=0.5)
+    other = evaluation(piqa=0.5)
     other["model"]["parameters"] = 1001
     paths = [written(tmp_path, "one", evaluation(val_loss=1.0)), written(tmp_path, "two", other)]
     with pytest.raises(ArtifactError, match=f"disagree on 'parameters' of run {RUN}"):
@@ -162,20 +172,12 @@ def test_missing_cell_names_the_run_and_its_target(tmp_path):
 
 
 def test_novelty_file_is_read_and_checked(tmp_path):
-    content = {
-        "schema": 1,
-        "kind": "novelty",
-        "model": {"name": "gpt2", "run": None, "layers": 2, "parameters": 5},
-        "tokens": 2048,
-        "block": [{"mean": 0.1, "stderr": 0.01}, {"mean": 0.2, "stderr": None}],
-        "mlp": [{"mean": 0.1, "stderr": 0.01}, None],
-        "correlation": {"block": {"r": 0.5, "layers": 2}, "mlp": {"r": None, "layers": 1}},
-    }
+    content = record_files.novelty_content({"name": "gpt2", "run": None}, [0.1, 0.2], [0.1, None])
     (found,) = results.load_novelty([written(tmp_path, "gpt2", content)])
     assert found.mlp[1] is None
     assert found.block[1].mean == 0.2
     del content["correlation"]["mlp"]
-    with pytest.raises(ArtifactError, match=r"bad\.json is not a usable novelty file: correlation\.mlp"):
+    with pytest.raises(ArtifactError, match=r"bad\.json: correlation\.mlp: the key is missing"):
         results.load_novelty([written(tmp_path, "bad", content)])
 
 
@@ -213,8 +215,7 @@ def test_published_averages_are_means_of_the_published_accuracies():
 
 
 def test_an_evaluation_is_of_one_model(tmp_path):
-    external = {"name": "other", "source": "hub", "path": "a/other", "revision": "0" * 40}
-    both = evaluation(piqa=0.5) | {"external": external}
+    both = evaluation(piqa=0.5) | {"external": record_files.external()["external"]}
     neither = {key: value for key, value in evaluation(piqa=0.5).items() if key not in ("run", "model")}
     for name, content in (("both", both), ("neither", neither)):
         with pytest.raises(ArtifactError, match=rf"{name}\.json.*run and model are expected, or external"):
@@ -226,13 +227,10 @@ def test_models_trained_elsewhere_are_kept_apart_and_printed(tmp_path):
 
     from tlm_repro.cli import app
 
-    external = {"name": "other", "source": "hub", "path": "a/other", "revision": "0" * 40}
-    elsewhere = {
-        key: value for key, value in evaluation("zero_shot", **ACCURACIES).items() if key not in ("run", "model")
-    }
+    elsewhere = record_files.zero_shot(ACCURACIES, **record_files.external())
     paths = [
         written(tmp_path, "ours", evaluation(piqa=0.25)),
-        written(tmp_path, "other", elsewhere | {"external": external}),
+        written(tmp_path, "other", elsewhere),
     ]
     found = results.load(paths)
     assert set(found.metrics["run"]) == {RUN}
@@ -243,5 +241,5 @@ def test_models_trained_elsewhere_are_kept_apart_and_printed(tmp_path):
     printed = CliRunner().invoke(app, ["scores", *map(str, paths)])
     assert printed.exit_code == 0
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.stdout.splitlines()]
-    assert [RUN, "validation", "piqa", "0.25", "0.01", "10"] in cells
-    assert ["other", "zero_shot", "piqa", "0.687", "0.01", "10"] in cells
+    assert [RUN, "zero_shot", "piqa", "0.25", "0.0137", "1000"] in cells
+    assert ["other", "zero_shot", "piqa", "0.687", "0.01467", "1000"] in cells

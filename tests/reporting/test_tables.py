@@ -6,9 +6,9 @@ import re
 
 import pandas as pd
 import pytest
+import record_files
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import cells, formats, published, results, sheets, tables
 from tlm_repro.reporting.results import NOT_PUBLISHED
@@ -154,7 +154,7 @@ def test_files_are_written_together_and_markdown_is_aligned(tmp_path):
 
 def test_novelty_table():
     profile = [{"mean": mean, "stderr": 0.01} for mean in (0.9, 0.1, 0.2, 0.3, 0.9)]
-    found = Novelty.model_validate(
+    found = record_files.novelty(
         {
             "schema": 1,
             "kind": "novelty",

@@ -10,6 +10,8 @@ from tlm_repro.architectures.accounting import forward_flops, parameters, traini
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.config.loading import load
+from tlm_repro.spec.evaluation import NoveltySpec
+from tlm_repro.spec.metrics import ACCURACIES
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.study.grid import Grid, expand
 
@@ -42,7 +44,7 @@ def finish(folder: Path) -> Grid:
         for name, suite in grid.suites[run].items():
             write_json(results / f"evaluations/{run}/{name}.json", evaluation(spec, suite))
     for name, task in grid.novelty.items():
-        write_json(results / f"novelty/{name}.json", novelty(task.run and grid.runs[task.run], task.name))
+        write_json(results / f"novelty/{name}.json", novelty(task.run and grid.runs[task.run], task.spec, task.name))
     return grid
 
 
@@ -57,43 +59,22 @@ def evaluation(spec: RunSpec, suite: Any) -> dict[str, Any]:
         "model_width": spec.model.model_width,
         "intermediate_sizes": list(spec.model.intermediate_sizes),
     }
-    details: dict[str, Any] = {}
+    common = {"run": {"id": spec.id, **spec.labels.model_dump()}, "model": facts, "spec": suite.canonical()}
     if suite.suite == "validation":
-        loss = 3 + chance.random()
-        values = {"val_loss": loss, "val_ppl": 2.718281828**loss}
-    elif suite.suite == "zero_shot":
-        values = {task.replace("wikitext", "wikitext_ppl"): chance.random() for task in suite.tasks}
-        values |= {name: 20 + chance.random() for name in values if name.endswith("_ppl")}
-    else:
-        values = {f"niah_{task}_{length}": 0.5 for task in suite.samples.tasks for length in suite.samples.lengths}
-        rows = [{"depth": depth, "found": 1, "needed": 2} for depth in (0.0, 0.5, 1.0)]
-        details = {
-            "needles": dict.fromkeys(values, rows),
-            "rope_scaling": {"kind": "none", "lengths": {}},
-            "generator": "own",
-        }
-    return record_files.evaluation(
-        suite.suite,
-        values,
-        run={"id": spec.id, **spec.labels.model_dump()},
-        model=facts,
-        spec=suite.canonical(),
-        details=details,
-    )
+        return record_files.validation(3 + chance.random(), **common)
+    if suite.suite == "zero_shot":
+        items = suite.limit or 1000
+        return record_files.zero_shot(
+            {name: chance.randrange(items + 1) / items for name in ACCURACIES}, items=items, **common
+        )
+    cells = [f"niah_{task}_{length}" for task in suite.samples.tasks for length in suite.samples.lengths]
+    return record_files.needles(dict.fromkeys(cells, 0.5), samples=suite.samples.samples, **common)
 
 
-def novelty(spec: RunSpec | None, name: str) -> dict[str, Any]:
+def novelty(spec: RunSpec | None, task: NoveltySpec, name: str) -> dict[str, Any]:
     chance, layers = random.Random(name), spec.model.layers if spec else 6
-    rho = [[{"mean": chance.random(), "stderr": 0.01} for _ in range(layers)] for _ in range(2)]
+    rho = [[chance.uniform(-1, 1) for _ in range(layers)] for _ in range(2)]
     labels = {"id": spec.id, **spec.labels.model_dump()} if spec else None
-    correlation = {"r": 0.5, "layers": layers - 2}
-    return {
-        "schema": 1,
-        "kind": "novelty",
-        "model": {"name": spec.id if spec else name, "run": labels, "layers": layers, "parameters": 9},
-        "tokens": 256,
-        "window": 128,
-        "block": rho[0],
-        "mlp": rho[1],
-        "correlation": {"block": correlation, "mlp": correlation},
-    }
+    model = {"name": spec.id if spec else task.external and task.external.name, "run": labels}
+    how = {"spec": task.canonical(), "tokens": task.tokens, "window": task.window}
+    return record_files.novelty_content(model, *rho, **how)

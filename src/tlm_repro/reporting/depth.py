@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from tlm_repro.novelty.late_layers import late_layers
-from tlm_repro.records.novelty import Cosine, Novelty
+from tlm_repro.records.novelty import Mean, Novelty
 from tlm_repro.statistics.estimates import Estimate, normal_interval
 from tlm_repro.statistics.intervals import LEVEL
 
@@ -47,7 +47,7 @@ def late(found: Novelty, profile: Profile) -> tuple[float, float] | None:
     All layers read the same tokens, so their errors are taken as going together: the mean's is the mean of theirs,
     which is the most that it can be.
     """
-    values: Sequence[Cosine | None] = getattr(found, profile) or ()
+    values: Sequence[Mean | None] = getattr(found, profile) or ()
     chosen = [value for layer in late_layers(len(values)) if (value := values[layer]) is not None]
     if not chosen:
         return None
@@ -69,7 +69,7 @@ def depth_correlation(depth: Sequence[float], profile: Sequence[float], errors: 
     return r, float(np.sqrt(np.sum((gradient * np.asarray(errors)) ** 2)))
 
 
-def profile_correlation(profile: Sequence[Cosine | None], r: float | None) -> Estimate | None:
+def profile_correlation(profile: Sequence[Mean | None], r: float | None) -> Estimate | None:
     """Pearson r with depth of the interior layers that have the module; None when the file gives no r."""
     layers = [(index, layer) for index, layer in enumerate(profile) if layer and 0 < index < len(profile) - 1]
     if r is None or len(layers) < 3:

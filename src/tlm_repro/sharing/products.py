@@ -1,6 +1,5 @@
 """Which products of the workflow are finished, and whether they are what they say. Reads only; DVC isn't needed."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,9 @@ from typing import Literal
 from tlm_repro.artifacts.checksums import Identity, identity
 from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.errors import ArtifactError, ConfigError
+from tlm_repro.records.base import FINGERPRINTED
+from tlm_repro.records.evaluation import Evaluation
+from tlm_repro.records.novelty import Novelty
 from tlm_repro.study.grid import Grid
 
 Stage = Literal["data", "pretrain", "evaluate", "novelty", "needles"]
@@ -22,7 +24,6 @@ TREES: dict[Stage, str] = {
 KINDS: dict[Stage, str] = {"data": "data", "pretrain": "model", "needles": "samples"}
 MANIFEST = "manifest.json"
 PARTS = "parts"  # of a data set that many jobs made: the shards hold the same
-FILE = re.compile(r"^(?P<name>.+)-[0-9a-f]{8}\.json$")
 
 
 @dataclass(frozen=True)
@@ -122,17 +123,13 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 def _file(stage: Stage, path: Path) -> Product | None:
     """An evaluation or a novelty measurement, complete by being there; None for a file of another name."""
-    from tlm_repro.records.evaluation import Evaluation
-    from tlm_repro.records.novelty import Novelty
-
-    named = FILE.match(path.name)
-    if named is None or not path.is_file():
+    if FINGERPRINTED.match(path.name) is None or not path.is_file():
         return None
     seen = {path: identity(path)}
-    content = Evaluation.read(path) if stage == "evaluate" else Novelty.read(path)
-    run = content.run if isinstance(content, Evaluation) else content.model.run
-    place = path.parent.name if stage == "evaluate" else named["name"]
-    suite = content.suite if isinstance(content, Evaluation) else named["name"]
-    if (run is not None and run.id != place) or suite != named["name"]:
-        raise ArtifactError(f"{path} holds results of another run or suite: delete it and run its stage again")
+    if stage == "novelty":
+        Novelty.read(path)
+        return Product(stage, path, seen)
+    run = Evaluation.read(path).run
+    if run is not None and run.id != path.parent.name:
+        raise ArtifactError(f"{path}: run.id: '{run.id}'. The folder has the run's id. Move the file there.")
     return Product(stage, path, seen)

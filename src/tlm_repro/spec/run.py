@@ -63,6 +63,11 @@ class RunLabels(Spec):
     allocation: str  # canonical: "uniform", "cosine-1.5-0.5", "thirds-1.5-1.0-0.5", …
     seed: int
 
+    @property
+    def title(self) -> str:
+        """`<architecture>_<scale>_<allocation>_s<seed>`."""
+        return f"{self.architecture}_{self.scale}_{self.allocation}_s{self.seed}"
+
 
 class RunSpec(Spec):
     """One pretraining run."""
@@ -76,5 +81,4 @@ class RunSpec(Spec):
     def id(self) -> str:
         """`<architecture>_<scale>_<allocation>_s<seed>-<fingerprint of model, data and training>`."""
         parts = {"model": self.model.canonical(), "data": self.data.canonical(), "training": self.training.canonical()}
-        labels = self.labels
-        return f"{labels.architecture}_{labels.scale}_{labels.allocation}_s{labels.seed}-{fingerprint(parts)}"
+        return f"{self.labels.title}-{fingerprint(parts)}"

@@ -4,8 +4,8 @@ import json
 import math
 
 import pytest
+import record_files
 
-from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import results
 from tlm_repro.reporting.claims import registry as claims
@@ -213,7 +213,7 @@ def novelty(name, block_slope, mlp_slope, stderr=0.001, run=None):
             sum((layer - mean_x) ** 2 for layer in inner) * sum((values[layer] - mean_y) ** 2 for layer in inner)
         )
         correlation[key] = {"r": cov / spread, "layers": 10}
-    return Novelty.model_validate(
+    return record_files.novelty(
         {
             "schema": 1,
             "kind": "novelty",
