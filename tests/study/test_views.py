@@ -106,7 +106,10 @@ DAMAGE = {
     "cut off": (lambda text: text[:1000], "view.json is not valid JSON .*delete it and run its stage again"),
     "of another kind": (lambda text: text.replace('"view"', '"novelty"', 1), "kind: 'novelty'"),
     "without files": (lambda text: text.replace('"files"', '"paths"'), "files: the key is missing"),
-    "without a run": (lambda text: text.replace('"run"', '"ran"', 1), r"experiments\.0\.cells\.0\.run: the key is missing"),
+    "without a run": (
+        lambda text: text.replace('"run"', '"ran"', 1),
+        r"experiments\.0\.cells\.0\.run: the key is missing",
+    ),
 }
 
 
