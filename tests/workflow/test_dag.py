@@ -247,7 +247,10 @@ def test_fetched_benchmarks_are_handed_over_and_missing_ones_stop_everything(
 ):
     path = checkout / "config.yaml"
     config = study()
-    config["evaluation"]["zero_shot"] = {"source": "path", "path": "my items", "tasks": ["piqa"]}
+    own = {"task": "openbookqa", "metric": "acc", "title": "OpenBookQA", "direction": "higher", "items": "my own.jsonl"}
+    keys = {"source": "path", "path": "my items", "tasks": ["piqa"], "additional": [own]}
+    config["evaluation"]["zero_shot"] = keys
+    (checkout / "my own.jsonl").write_text("{}\n")
     path.write_text(yaml.safe_dump(config))
     output = dry_run(checkout, "evaluations", check=False)
     assert "evaluation.zero_shot.path: my items, the folder of the fetched benchmarks, doesn't exist" in output
@@ -259,7 +262,7 @@ def test_fetched_benchmarks_are_handed_over_and_missing_ones_stop_everything(
     (checkout / name).unlink()
     output = dry_run(checkout, "-p", str(name))
     assert jobs(output) == {"evaluate": 1}
-    assert "--benchmarks 'my items' --batch-size" in output
+    assert "--benchmarks 'my items' --items 'openbookqa=my own.jsonl' --batch-size" in output
 
 
 def save_piqa(folder: Path) -> None:

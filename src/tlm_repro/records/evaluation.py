@@ -26,7 +26,7 @@ from tlm_repro.records.base import (
     check_increasing,
 )
 from tlm_repro.spec.base import Spec
-from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, metric_scale
+from tlm_repro.spec.benchmarks import metric_scale
 from tlm_repro.spec.evaluation import NeedleSpec, RopeScaling, ValidationSpec, ZeroShotSpec
 from tlm_repro.spec.metrics import ACCURACIES, MAIN_METRICS, NEEDLES
 from tlm_repro.statistics.blocks import Blocks
@@ -277,9 +277,7 @@ class ZeroShotEvaluation(Evaluation):
 
     def columns(self, task: str) -> dict[str, str]:
         """Metric → scale of the values, for one task."""
-        own = {one.column: one.scale for one in PAPER_BENCHMARKS if one.task == task and task in self.spec.tasks}
-        additional = {one.column: metric_scale(one.metric) for one in self.spec.additional if one.task == task}
-        return {**own, **additional}
+        return {column: metric_scale(metric) for column, metric in self.spec.columns(task).items()}
 
 
 class Depth(Record):
