@@ -38,7 +38,8 @@ from tlm_repro.errors import TLMError
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec.run import ModelSpec
-from tlm_repro.training.optimizer import PeriodicAdamW, parameter_groups
+from tlm_repro.training.optimizers.adamw import PeriodicAdamW
+from tlm_repro.training.optimizers.periodic import parameter_groups
 from training import measure, spread
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own chatter

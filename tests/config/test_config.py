@@ -10,6 +10,8 @@ from small_study import study
 from tlm_repro.config.loading import load, parse
 from tlm_repro.config.reference import reference, schema
 from tlm_repro.errors import ConfigError
+from tlm_repro.spec.learning_rates import Cosine
+from tlm_repro.spec.optimizers import AdamW
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "config").glob("*.yaml"))]
@@ -42,7 +44,9 @@ def test_the_paper_configuration_states_the_paper_s_numbers():
         "1.3b": 100_000_000_000,
     }
     training = paper.training
-    assert (training.peak_learning_rate, training.weight_decay, training.sequence_length) == (4e-4, 0.1, 4096)
+    assert (training.learning_rate.kind, training.optimizer.kind) == ("cosine", "adamw")
+    assert (training.learning_rate.peak, training.optimizer.weight_decay) == (4e-4, 0.1)
+    assert training.sequence_length == 4096
     assert paper.data.tokenizer.vocab_size == 32_000
     sweep = paper.experiments.sweep
     assert sweep is not None
@@ -82,10 +86,23 @@ def test_the_schema_accepts_what_ships_and_refuses_an_unknown_key():
 
 BAD = [
     ("colour", "red", r"f\.yaml: colour: unknown key .*'red'"),
-    ("training/learning_rate", 1e-3, r"training\.learning_rate: unknown key"),
-    ("training/peak_learning_rate", "fast", r"training\.peak_learning_rate: 'fast' doesn't fit"),
-    ("training/peak_learning_rate", True, r"a number is expected, not true or false"),
-    ("training/peak_learning_rate", ..., r"training\.peak_learning_rate: this key is missing"),
+    ("training/rate", 1e-3, r"training\.rate: unknown key"),
+    ("training/learning_rate", 1e-3, r"training\.learning_rate: 0\.001 doesn't fit"),
+    ("training/learning_rate", ..., r"training\.learning_rate: this key is missing"),
+    ("training/learning_rate/kind", ..., r"training\.learning_rate\.kind: this key is missing"),
+    ("training/learning_rate/kind", "linear", r"learning_rate\.kind: unknown kind 'linear'. Known: 'cosine', 'wsd'"),
+    ("training/learning_rate/peak", "fast", r"training\.learning_rate\.peak: 'fast' doesn't fit"),
+    ("training/learning_rate/peak", True, r"a number is expected, not true or false"),
+    ("training/learning_rate/peak", ..., r"training\.learning_rate\.peak: this key is missing"),
+    ("training/learning_rate/decay_ratio", 0.1, r"training\.learning_rate\.decay_ratio: unknown key"),
+    ("training/optimizer", {"kind": "sgd"}, r"training\.optimizer\.kind: 'sgd' doesn't fit.*'adamw'"),
+    ("training/optimizer", {"kind": "adamw", "beta1": 1}, r"training\.optimizer\.beta1: 1 doesn't fit.*less than 1"),
+    (
+        "training/peak_learning_rate",
+        1e-3,
+        r"training\.peak_learning_rate: 0\.001 doesn't fit: learning_rate\.peak is",
+    ),
+    ("training/warmup_steps", 5, r"training\.warmup_steps: unknown key"),
     ("scales/440m-toy/layers", "six", r"scales\.440m-toy\.layers: 'six' doesn't fit"),
     ("scales/440m-toy/layers", 6.5, r"scales\.440m-toy\.layers: 6\.5 doesn't fit.*integer"),
     ("scales/440m-toy/layers", True, r"scales\.440m-toy\.layers: True doesn't fit.*integer"),
@@ -132,7 +149,11 @@ BAD = [
         ["tapered", "wider-late"],
         r"main\.allocations: the baseline 'uniform' is missing",
     ),
-    ("experiments/main/allocations", ["uniform", "uniform"], r"main\.allocations: 'uniform' stands twice"),
+    (
+        "experiments/main/allocations",
+        ["uniform", "uniform"],
+        r"main\.allocations: 'uniform' is listed twice; remove",
+    ),
     ("experiments/allocations/allocations", ["crown", "reverse"], r"allocations\.allocations: the baseline 'uniform'"),
     (
         "experiments/allocations/allocations",
@@ -142,13 +163,17 @@ BAD = [
     (
         "experiments/allocations/allocations",
         ["uniform", "uniform"],
-        r"allocations\.allocations: 'uniform' stands twice",
+        r"allocations\.allocations: 'uniform' is listed twice; remove",
     ),
-    ("experiments/sweep/ratios", [[1.5, 0.5], [1.5, 0.5]], r"sweep\.ratios: \(1\.5, 0\.5\) stands twice"),
+    (
+        "experiments/sweep/ratios",
+        [[1.5, 0.5], [1.5, 0.5]],
+        r"sweep\.ratios: \(1\.5, 0\.5\) is listed twice; remove",
+    ),
     (
         "allocations/uniform",
         {"schedule": "cosine"},
-        r"allocations\.uniform\.schedule: 'cosine' under the baseline's name",
+        r"allocations\.uniform\.schedule: 'cosine' isn't uniform\. 'uniform' is reserved for the baseline; rename",
     ),
     ("scales/440m-toy/layers", 10**30, r"scales\.440m-toy\.layers: 10+ doesn't fit.*1000"),
     ("novelty/models", [{"name": "x"}], r"novelty\.models\.0: .*give either path, or package and gguf"),
@@ -156,16 +181,16 @@ BAD = [
     ("experiments/main", None, r"evaluation\.zero_shot: it runs on the models of experiments\.main"),
     ("experiments/sweep/ratios", [[1.5, 0.6]], r"experiments\.sweep: allocation 'cosine-1\.5-0\.6'"),
     ("evaluation/zero_shot/tasks", ["mmlu"], r"evaluation\.zero_shot\.tasks\.0: 'mmlu' doesn't fit"),
-    ("data/corpus", {"kind": "web"}, r"data\.corpus: .*'package', 'files', 'hub'"),
+    ("data/corpus", {"kind": "web"}, r"data\.corpus\.kind: unknown kind 'web'.*'package', 'files', 'hub'"),
     ("data/validation_fraction", 1.0, r"data\.validation_fraction: 1\.0 doesn't fit.*less than 1"),
-    ("seeds", [0, 0], r"seeds: 0 stands twice"),
+    ("seeds", [0, 0], r"seeds: 0 is listed twice; remove"),
     ("seeds", [10**30], r"seeds\.0: 10+ doesn't fit"),
     ("experiments", {}, r"experiments: none is given"),
     ("evaluation/validation/tokens", 1, r"evaluation\.validation\.tokens: 1 is less than one window of 128"),
     ("data/corpus/package", "///", r"data\.corpus\.package: '///' doesn't fit"),
     ("data/tokenizer/vocab_size", 10**9, r"data\.tokenizer\.vocab_size: 1000000000 doesn't fit"),
     ("seeds", [], r"seeds: .*at least 1 item"),
-    ("experiments/sweep/seeds", [2, 2], r"experiments\.sweep\.seeds: 2 stands twice"),
+    ("experiments/sweep/seeds", [2, 2], r"experiments\.sweep\.seeds: 2 is listed twice; remove"),
     ("experiments/main/seeds", [], r"experiments\.main\.seeds: .*at least 1 item"),
     ("evaluation/niah/lengths", [512, 512], "evaluation.niah.lengths: 512 stands twice"),
     (
@@ -194,7 +219,7 @@ def test_unreadable_files_are_explained(tmp_path: Path):
     with pytest.raises(ConfigError, match="can't be read"):
         load(tmp_path / "none.yaml")
     (tmp_path / "twice.yaml").write_text("name: a\nname: b\n")
-    with pytest.raises(ConfigError, match="'name' stands twice"):
+    with pytest.raises(ConfigError, match="'name' is given twice"):
         load(tmp_path / "twice.yaml")
     (tmp_path / "broken.yaml").write_text("name: [\n")
     with pytest.raises(ConfigError, match="not valid YAML"):
@@ -205,7 +230,42 @@ def test_unreadable_files_are_explained(tmp_path: Path):
 
 
 def test_numbers_that_yaml_reads_as_text_are_numbers():
-    assert parse(changed("training/peak_learning_rate", "3e-3"), "f.yaml").training.peak_learning_rate == 0.003
+    assert parse(changed("training/learning_rate/peak", "3e-3"), "f.yaml").training.learning_rate.peak == 0.003
+
+
+FLAT = {
+    "sequence_length": 128,
+    "peak_learning_rate": "3e-3",
+    "final_learning_rate_ratio": 0.2,
+    "warmup_ratio": 0.1,
+    "weight_decay": 0.3,
+    "beta1": 0.8,
+    "beta2": 0.99,
+    "eps": 1e-6,
+    "clip_norm": 2.0,
+}
+
+
+def test_the_flat_keys_of_the_first_release_are_read():
+    training = parse(changed("training", FLAT), "f.yaml").training
+    assert training.learning_rate == Cosine(peak=3e-3, final_ratio=0.2, warmup_ratio=0.1)
+    assert training.optimizer == AdamW(kind="adamw", weight_decay=0.3, beta1=0.8, beta2=0.99, eps=1e-6)
+    assert training.clip_norm == 2.0
+    short = parse(changed("training", {"sequence_length": 128, "peak_learning_rate": 3e-3}), "f.yaml").training
+    assert short == parse(changed("training/learning_rate", {"kind": "cosine", "peak": 3e-3}), "f.yaml").training
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("peak_learning_rate", "fast", r"f\.yaml: training\.peak_learning_rate: 'fast' doesn't fit"),
+        ("beta1", 1, r"f\.yaml: training\.beta1: 1 doesn't fit.*less than 1"),
+        ("colour", "red", r"f\.yaml: training\.colour: unknown key"),
+    ],
+)
+def test_a_mistake_in_a_flat_key_is_named_as_written(key: str, value: Any, message: str):
+    with pytest.raises(ConfigError, match=message):
+        parse(changed("training", FLAT | {key: value}), "f.yaml")
 
 
 def test_a_key_path_is_what_the_user_wrote():

@@ -23,7 +23,7 @@ def recorded(folder: Path, stage: str) -> int:
 def another_config(folder: Path) -> None:
     """Other runs on the same data."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["training"]["peak_learning_rate"] = 1e-4
+    config["training"]["learning_rate"]["peak"] = 1e-4
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
 
@@ -75,7 +75,7 @@ def test_pruning_drops_what_the_configuration_does_not_ask_for(clone: Path, run)
 
 def test_pruning_keeps_what_any_of_several_configurations_asks_for(clone: Path, run):
     config = yaml.safe_load((clone / "config.yaml").read_text())
-    config["training"]["peak_learning_rate"] = 1e-4
+    config["training"]["learning_rate"]["peak"] = 1e-4
     (clone / "other.yaml").write_text(yaml.safe_dump(config))
     grid = expand(load(clone / "other.yaml"))
     first, spec = next(iter(grid.runs.items()))

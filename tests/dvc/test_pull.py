@@ -117,7 +117,7 @@ def test_one_run_and_one_data_set(producer: Path, clone: Path, run):
 
 
 EDITS = {  # key and value → jobs of the expensive rules
-    ("training.peak_learning_rate", 1e-4): {"pretrain": 4, "evaluate": 8, "measure_novelty": 2},
+    ("training.learning_rate.peak", 1e-4): {"pretrain": 4, "evaluate": 8, "measure_novelty": 2},
     ("evaluation.validation.tokens", 1024): {"evaluate": 4},
     ("evaluation.zero_shot.limit", 2): {"evaluate": 2},
     ("novelty.tokens", 128): {"measure_novelty": 2},

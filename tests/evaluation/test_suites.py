@@ -19,6 +19,7 @@ from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec.data import DataSpec, FilesCorpus, TrainedTokenizer
 from tlm_repro.spec.evaluation import ValidationSpec, ZeroShotSpec
+from tlm_repro.spec.learning_rates import Cosine
 from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
 
 LENGTH = 32
@@ -66,15 +67,7 @@ def evaluation_run(evaluation_data: Path, tmp_path_factory: pytest.TempPathFacto
         steps=5,
         batch_sequences=4,
         sequence_length=LENGTH,
-        warmup_steps=1,
-        peak_learning_rate=1e-3,
-        final_learning_rate_ratio=0.1,
-        weight_decay=0.1,
-        beta1=0.9,
-        beta2=0.95,
-        eps=1e-8,
-        clip_norm=1.0,
-        precision="fp32",
+        learning_rate=Cosine(peak=1e-3, warmup_ratio=0.2),
         seed=7,
     )
     labels = RunLabels(architecture="transformer", scale="tiny", allocation="linear-1.25-0.75", seed=7)

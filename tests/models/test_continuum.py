@@ -12,7 +12,7 @@ from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.continuum import ContinuumMemory
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.models.layers import Context, SwiGLU
-from tlm_repro.training.optimizer import parameter_groups
+from tlm_repro.training.optimizers.periodic import parameter_groups
 
 WIDTH, EPS = 12, 1e-5
 IN_CONTEXT = {"update": "in_context", "periods": [3, 5, 5, 0], "max_learning_rate": 0.05}

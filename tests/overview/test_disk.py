@@ -9,10 +9,11 @@ from tlm_repro.config.loading import load
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.overview.disk import checkpoint_bytes, corpus_bytes, model_bytes, token_bytes
-from tlm_repro.spec.run import ModelSpec, TrainingSpec
+from tlm_repro.spec.optimizers import AdamW
+from tlm_repro.spec.run import ModelSpec
 from tlm_repro.study.grid import expand
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot
-from tlm_repro.training.optimizer import adamw
+from tlm_repro.training.optimizers import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,22 +47,7 @@ def test_a_written_checkpoint_has_the_bytes_that_are_foreseen(
 ):
     spec = model_of(architecture, mixer=mixer, tied_embeddings=tied)
     model = TLMForCausalLM(TLMConfig.from_spec(spec))
-    training = TrainingSpec(
-        steps=10,
-        batch_sequences=1,
-        sequence_length=16,
-        warmup_steps=0,
-        peak_learning_rate=1e-3,
-        final_learning_rate_ratio=0.1,
-        weight_decay=0.1,
-        beta1=0.9,
-        beta2=0.95,
-        eps=1e-8,
-        clip_norm=1.0,
-        precision="fp32",
-        seed=0,
-    )
-    optimizer = adamw(model, training, torch.device("cpu"))
+    optimizer = build(AdamW(kind="adamw"), model, torch.device("cpu"))
     model(input_ids=torch.arange(16)[None], labels=torch.arange(16)[None]).loss.backward()
     optimizer.take_step(1, 1e-3)
     saved = Checkpoints(tmp_path, "run").write(Snapshot.of(1, model, optimizer, [], {}))

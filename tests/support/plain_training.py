@@ -17,8 +17,9 @@ def reference(spec: RunSpec, data: TokenData) -> tuple[nn.Module, list[float], l
     model = initial_model(spec.model, data, training.seed)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(training.beta1, training.beta2), eps=training.eps, foreach=False)
+    keys = training.optimizer
+    groups = [{"params": matrices, "weight_decay": keys.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(keys.beta1, keys.beta2), eps=keys.eps, foreach=False)
     batches = Batches(
         data.train,
         sequence_length=training.sequence_length,
@@ -35,11 +36,11 @@ def reference(spec: RunSpec, data: TokenData) -> tuple[nn.Module, list[float], l
         norm = math.sqrt(sum(float(parameter.grad.double().square().sum()) for parameter in model.parameters()))
         for parameter in model.parameters():
             parameter.grad *= min(1.0, training.clip_norm / norm)
-        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
-        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step + 1 - warm) / rest)
-        final = training.final_learning_rate_ratio
+        warm = training.learning_rate.warmup_steps(training.steps)
+        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step + 1 - warm) / (training.steps - warm))
+        final = training.learning_rate.final_ratio
         for group in optimizer.param_groups:
-            group["lr"] = training.peak_learning_rate * min((step + 1) / warm, final + (1 - final) * fall)
+            group["lr"] = training.learning_rate.peak * min((step + 1) / warm, final + (1 - final) * fall)
         optimizer.step()
         losses.append(loss.item())
         norms.append(norm)
@@ -56,9 +57,9 @@ def by_hand(spec: RunSpec, data: TokenData, skipped: frozenset[int] = frozenset(
     optimizers = {
         name: torch.optim.AdamW(
             [tensor],
-            betas=(training.beta1, training.beta2),
-            eps=training.eps,
-            weight_decay=training.weight_decay if tensor.ndim > 1 else 0.0,
+            betas=(training.optimizer.beta1, training.optimizer.beta2),
+            eps=training.optimizer.eps,
+            weight_decay=training.optimizer.weight_decay if tensor.ndim > 1 else 0.0,
             foreach=False,
         )
         for name, tensor in tensors.items()
@@ -72,10 +73,10 @@ def by_hand(spec: RunSpec, data: TokenData, skipped: frozenset[int] = frozenset(
         )
         norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
         scale = 0.0 if step in skipped else min(1.0, training.clip_norm / norm)
-        warm, rest = training.warmup_steps, training.steps - training.warmup_steps
-        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / rest)
-        final = training.final_learning_rate_ratio
-        rate = training.peak_learning_rate * min(step / warm, final + (1 - final) * fall)
+        warm = training.learning_rate.warmup_steps(training.steps)
+        fall = 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / (training.steps - warm))
+        final = training.learning_rate.final_ratio
+        rate = training.learning_rate.peak * min(step / warm, final + (1 - final) * fall)
         for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
             if periods[name] == 1 and step in skipped:
                 continue

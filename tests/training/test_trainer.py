@@ -255,7 +255,6 @@ def test_another_data_set_is_refused(
     [
         ({"vocab_size": 320}, {}, {}, "vocabulary of 300, the model of 320"),
         ({"sequence_length": 8}, {}, {}, "16 tokens, the model is made for 8"),
-        ({}, {"warmup_steps": 13}, {}, "13 warm-up steps in a run of 12"),
         ({}, {}, {"micro_batch_sequences": 3}, "8 sequences a batch don't divide into 1 processes × 3"),
     ],
 )

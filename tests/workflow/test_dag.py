@@ -185,8 +185,8 @@ ALL, RUNS = all_jobs(study_grid()), len(study_grid().runs)
 EXTERNAL = sum(task.run is None for task in study_grid().novelty.values())
 EDITS = [
     (
-        "peak_learning_rate: 3.0e-3",
-        "peak_learning_rate: 1.0e-3",
+        "peak: 3.0e-3",
+        "peak: 1.0e-3",
         {
             "pretrain": ALL["pretrain"],
             "evaluate": ALL["evaluate"],

@@ -44,7 +44,10 @@ def problems(config: Config) -> Iterator[Problem]:
         except ConfigError as error:
             yield f"allocations.{name}", str(error)
     if (uniform := config.allocations.get("uniform")) and uniform.schedule != "uniform":
-        yield "allocations.uniform.schedule", f"'{uniform.schedule}' under the baseline's name: call it something else"
+        yield (
+            "allocations.uniform.schedule",
+            f"'{uniform.schedule}' isn't uniform. 'uniform' is reserved for the baseline; rename this allocation",
+        )
     yield from _repeated(config)
     yield from _reference_problems(config)
 
@@ -69,7 +72,7 @@ def _repeated(config: Config) -> Iterator[Problem]:
     for path, values in lists.items():
         twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
         if twice:
-            yield path, f"{twice[0]!r} stands twice: give each once"
+            yield path, f"{twice[0]!r} is listed twice; remove one"
 
 
 def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[Problem]:

@@ -6,7 +6,8 @@ from pydantic import Field, create_model
 
 from tlm_repro.allocation.curves import CURVES
 from tlm_repro.allocation.widths import label
-from tlm_repro.config.fields import Name, Number, Section, Seeds
+from tlm_repro.config.fields import Name, Seeds
+from tlm_repro.spec.base import Number, Section
 
 
 class _Curve(Section):

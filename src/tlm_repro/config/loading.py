@@ -1,4 +1,4 @@
-"""Reading a configuration: YAML or plain values in, a checked `Config` out; every problem is named before any job."""
+"""Reading a configuration: YAML or plain values in, a checked `Config` out. All problems are named before any job."""
 
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,18 @@ from tlm_repro.config.checks import problems
 from tlm_repro.config.messages import explain, failure
 from tlm_repro.config.schema import Config
 from tlm_repro.errors import ConfigError
+from tlm_repro.spec.run import FLAT_KEYS
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice: the later one would silently win."""
+    """YAML in which a duplicate key is an error. By default the last one wins silently."""
 
 
 def _unique_mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
     for key in keys:
         if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is given twice", node.start_mark)
     return loader.construct_mapping(node, deep=True)
 
 
@@ -49,8 +50,16 @@ def parse(raw: Any, source: str) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise failure(source, [explain(item) for item in error.errors()]) from None
-    found = list(problems(config))
-    if found:
-        raise failure(source, found)
+        written = _flat_training_keys(raw)
+        explained = (explain(item) for item in error.errors())
+        raise failure(source, [(written.get(path, path), text) for path, text in explained]) from None
+    if mistakes := list(problems(config)):
+        raise failure(source, mistakes)
     return config
+
+
+def _flat_training_keys(raw: Any) -> dict[str, str]:
+    """Path in the schema → path in the file, of the keys that the first release had flat under `training`."""
+    training = raw.get("training") if isinstance(raw, dict) else None
+    given = [key for key in FLAT_KEYS if key in training] if isinstance(training, dict) else []
+    return {f"training.{'.'.join(FLAT_KEYS[key])}": f"training.{key}" for key in given}

@@ -11,44 +11,19 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tlm_repro.config.experiments import AllocationConfig, ExperimentsConfig
-from tlm_repro.config.fields import Integer, Name, Number, Section, Seeds
-from tlm_repro.spec.base import Option
+from tlm_repro.config.fields import Name, Seeds
+from tlm_repro.spec.base import Integer, Option, Section
 from tlm_repro.spec.benchmarks import Benchmark, Direction
-from tlm_repro.spec.data import AnyText, Corpus, HeldOut, Tokenizer
+from tlm_repro.spec.data import AnyText, HeldOut, Tokenisation
 from tlm_repro.spec.evaluation import ExternalModel, NeedleTaskName, RopeScaling, ZeroShotTask
+from tlm_repro.spec.run import Decoder, Optimisation
 
 
-class DataConfig(Section):
+class DataConfig(Tokenisation):
     """The corpus, its split and its tokenizer."""
 
-    corpus: Corpus = Field(description="Where documents come from: `package`, `files` or `hub`.")
-    tokenizer: Tokenizer = Field(description="`train` a byte-level BPE on the corpus, or take a `pretrained` one.")
-    validation_fraction: Number = Field(
-        gt=0, lt=1, description="Share of documents held out, by a hash of their name. [ours]"
-    )
-    train_tokens: Integer | None = Field(
-        default=None, ge=1, description="Tokenise at most this many tokens; null: all."
-    )
-    validation_tokens: Integer | None = Field(
-        default=None, ge=1, description="Hold out at most this many tokens; null: all."
-    )
-    shard_tokens: Integer = Field(default=100_000_000, ge=1024, le=2**32, description="Tokens in one shard file.")
-    split_seed: Integer = Field(default=0, ge=0, description="Seed of the split into train and validation.")
     jobs: Integer = Field(
         default=1, ge=1, le=1000, description="Jobs that share the tokenising; it can't change the result."
-    )
-
-
-class ModelConfig(Section):
-    """The decoder, apart from its size."""
-
-    tied_embeddings: bool = Field(
-        description="One matrix for the embedding and the head. [ours: the paper doesn't say]"
-    )
-    rope_theta: Number = Field(default=10_000.0, gt=0, description="Base of the rotary position embedding. [ours]")
-    norm_eps: Number = Field(default=1e-5, gt=0, description="Epsilon of RMSNorm. [ours]")
-    initializer_range: Number = Field(
-        default=0.02, gt=0, description="Standard deviation of the initial weights. [ours]"
     )
 
 
@@ -92,30 +67,6 @@ class ScaleConfig(Section):
         default=None, description="The paper's scale whose published values stand beside it; null: its own name."
     )
     hardware: HardwareConfig = Field(default=HardwareConfig(), description="Processes and micro-batch.")
-
-
-class TrainingConfig(Section):
-    """Optimisation, shared by all runs."""
-
-    sequence_length: Integer = Field(ge=2, description="Tokens in one training window. [paper: 4,096]")
-    peak_learning_rate: Number = Field(gt=0, description="Peak of the schedule. [paper: 4e-4]")
-    final_learning_rate_ratio: Number = Field(default=0.1, ge=0, le=1, description="Last learning rate ÷ peak. [ours]")
-    warmup_ratio: Number = Field(default=0.01, ge=0, lt=1, description="Share of the steps with linear warm-up. [ours]")
-    weight_decay: Number = Field(
-        default=0.1, ge=0, description="AdamW's decay, on matrices only. [paper: 0.1; matrices: ours]"
-    )
-    beta1: Number = Field(default=0.9, ge=0, lt=1, description="AdamW's first moment. [lineage]")
-    beta2: Number = Field(default=0.95, ge=0, lt=1, description="AdamW's second moment. [lineage]")
-    eps: Number = Field(default=1e-8, gt=0, description="AdamW's epsilon. [ours]")
-    clip_norm: Number = Field(default=1.0, gt=0, description="Largest global gradient norm. [lineage]")
-    precision: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="fp32, or bf16 autocast with fp32 weights. [ours]"
-    )
-    skip_nonfinite: Integer = Field(
-        default=0,
-        ge=0,
-        description="Batches whose loss or gradient isn't finite that a run may skip; one more stops it. [ours]",
-    )
 
 
 class ValidationConfig(Section):
@@ -256,12 +207,12 @@ class Config(Section):
         default=(0,), description="Each run is trained once a seed. [paper: one, its value not stated]"
     )
     data: DataConfig = Field(description="Corpus and tokenizer.")
-    model: ModelConfig = Field(description="What every model shares.")
+    model: Decoder = Field(description="What every model shares.")
     architectures: dict[str, dict[str, Option]] = Field(
         min_length=1, description="Each architecture with its own options."
     )
     scales: dict[Name, ScaleConfig] = Field(min_length=1, description="Model sizes.")
-    training: TrainingConfig = Field(description="Optimisation.")
+    training: Optimisation = Field(description="Optimisation.")
     trainer: TrainerConfig = Field(default=TrainerConfig(), description="Checkpoints and monitoring.")
     allocations: dict[Name, AllocationConfig] = Field(min_length=1, description="Named allocations.")
     experiments: ExperimentsConfig = Field(description="What is trained and compared.")

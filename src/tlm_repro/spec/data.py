@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.spec.base import Spec, slug
+from tlm_repro.spec.base import Integer, Number, Section, Spec, slug
 
 
 class PackageCorpus(Spec):
@@ -78,16 +78,29 @@ class PretrainedTokenizer(Spec):
 Tokenizer = Annotated[TrainedTokenizer | PretrainedTokenizer, Field(discriminator="kind")]
 
 
-class DataSpec(Spec):
-    """A tokenised corpus. A hash of its name holds a document out: the split depends on neither order nor number."""
+class Tokenisation(Section):
+    """The corpus, its split and its tokenizer."""
 
-    corpus: Corpus
-    tokenizer: Tokenizer
-    validation_fraction: float = Field(gt=0, lt=1)  # of documents
-    train_tokens: int | None = Field(default=None, ge=1)  # stop tokenising there; None: everything
-    validation_tokens: int | None = Field(default=None, ge=1)
-    shard_tokens: int = Field(ge=1024)
-    split_seed: int = 0
+    corpus: Corpus = Field(description="Where documents come from: `package`, `files` or `hub`.")
+    tokenizer: Tokenizer = Field(description="`train` a byte-level BPE on the corpus, or take a `pretrained` one.")
+    validation_fraction: Number = Field(
+        gt=0, lt=1, description="Share of documents held out, by a hash of their name. [ours]"
+    )
+    train_tokens: Integer | None = Field(
+        default=None, ge=1, description="Tokenise at most this many tokens; null: all."
+    )
+    validation_tokens: Integer | None = Field(
+        default=None, ge=1, description="Hold out at most this many tokens; null: all."
+    )
+    shard_tokens: Integer = Field(default=100_000_000, ge=1024, le=2**32, description="Tokens in one shard file.")
+    split_seed: Integer = Field(default=0, ge=0, description="Seed of the split into train and validation.")
+
+
+class DataSpec(Tokenisation, Spec):
+    """A tokenised corpus. A document is held out if the hash of its name falls below the fraction.
+
+    Order and number of documents don't matter to the split.
+    """
 
     @property
     def name(self) -> str:

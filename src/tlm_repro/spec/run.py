@@ -1,17 +1,30 @@
 """What one pretraining run is asked to do, and its id."""
 
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field, model_validator
 
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.spec.base import Option, Spec, added_later
+from tlm_repro.spec.base import Integer, Number, Option, Section, Spec, added_later, refusal, shown
 from tlm_repro.spec.data import DataSpec
+from tlm_repro.spec.learning_rates import LearningRate
+from tlm_repro.spec.optimizers import AdamW, Optimizer
 
 
-class ModelSpec(Spec):
+class Decoder(Section):
+    """The decoder, apart from its size."""
+
+    tied_embeddings: bool = Field(
+        description="One matrix for the embedding and the head. [ours: the paper doesn't say]"
+    )
+    rope_theta: Number = Field(default=10_000.0, gt=0, description="Base of the rotary position embedding. [ours]")
+    norm_eps: Number = Field(default=1e-5, gt=0, description="Epsilon of RMSNorm. [ours]")
+    initializer_range: Number = Field(
+        default=0.02, gt=0, description="Standard deviation of the initial weights. [ours]"
+    )
+
+
+class ModelSpec(Decoder, Spec):
     """The decoder, widths resolved. `mixer` holds the options of the architecture, checked by its registry entry."""
 
     architecture: str
@@ -21,30 +34,87 @@ class ModelSpec(Spec):
     intermediate_sizes: tuple[int, ...]
     vocab_size: int = Field(ge=2)
     sequence_length: int = Field(ge=1)
-    tied_embeddings: bool
-    rope_theta: float = Field(gt=0, allow_inf_nan=False)
-    norm_eps: float = Field(gt=0, allow_inf_nan=False)
-    initializer_range: float = Field(gt=0, allow_inf_nan=False)
     mixer: dict[str, Option] = Field(default={})
 
 
-class TrainingSpec(Spec):
+# The first release knew AdamW and the cosine alone and had their keys flat: flat key → (section, key).
+FLAT_KEYS = {
+    "peak_learning_rate": ("learning_rate", "peak"),
+    "final_learning_rate_ratio": ("learning_rate", "final_ratio"),
+    "warmup_ratio": ("learning_rate", "warmup_ratio"),
+    "weight_decay": ("optimizer", "weight_decay"),
+    "beta1": ("optimizer", "beta1"),
+    "beta2": ("optimizer", "beta2"),
+    "eps": ("optimizer", "eps"),
+}
+FLAT_KINDS = {"learning_rate": "cosine", "optimizer": "adamw"}
+
+
+class Optimisation(Section):
+    """Optimisation, shared by all runs."""
+
+    sequence_length: Integer = Field(ge=2, description="Tokens in one training window. [paper: 4,096]")
+    learning_rate: LearningRate = Field(
+        description="Its schedule after the warm-up: `cosine`, or `wsd` (stable, then decay). [paper: cosine]"
+    )
+    optimizer: Optimizer = Field(default=AdamW(kind="adamw"), description="The optimiser: `adamw`. [paper: AdamW]")
+    clip_norm: Number = Field(default=1.0, gt=0, description="Largest global gradient norm. [lineage]")
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="fp32, or bf16 autocast with fp32 weights. [ours]"
+    )
+    skip_nonfinite: Integer = added_later(
+        0,
+        ge=0,
+        description="Batches whose loss or gradient isn't finite that a run may skip; one more stops it. [ours]",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_flat_keys(cls, values: Any) -> Any:
+        """Moves the keys of the first release into their sections."""
+        flat = [key for key in FLAT_KEYS if key in values] if isinstance(values, dict) else []
+        nested = {key: value for key, value in values.items() if key not in flat} if flat else values
+        for key in flat:
+            section, name = FLAT_KEYS[key]
+            keys = nested.get(section, {"kind": FLAT_KINDS[section]})
+            if not isinstance(keys, dict) or name in keys:
+                raise refusal(key, values[key], f"{section}.{name} is given too: remove one of them")
+            nested[section] = {**keys, name: values[key]}
+        return nested
+
+
+class TrainingSpec(Optimisation, Spec):
     """All of the optimisation that can move a weight. Tokens seen = steps × batch_sequences × sequence_length."""
 
-    steps: int = Field(ge=1)
-    batch_sequences: int = Field(ge=1)
-    sequence_length: int = Field(ge=1)
-    warmup_steps: int = Field(ge=0)
-    peak_learning_rate: float = Field(gt=0)
-    final_learning_rate_ratio: float = Field(ge=0, le=1)
-    weight_decay: float = Field(ge=0)
-    beta1: float = Field(ge=0, lt=1)
-    beta2: float = Field(ge=0, lt=1)
-    eps: float = Field(gt=0)
-    clip_norm: float = Field(gt=0)
-    precision: Literal["fp32", "bf16"]
-    seed: int = Field(ge=0)
-    skip_nonfinite: Annotated[int, Field(ge=0)] = added_later(0)  # batches; one more stops the run
+    steps: Integer = Field(ge=1)
+    batch_sequences: Integer = Field(ge=1)
+    seed: Integer = Field(ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_warmup_steps(cls, values: Any) -> Any:
+        """Specs of the first release have the warm-up in steps. This runs before their flat keys are moved."""
+        if not isinstance(values, dict) or "warmup_steps" not in values:
+            return values
+        others = {key: value for key, value in values.items() if key != "warmup_steps"}
+        warmup, steps = values["warmup_steps"], values.get("steps")
+        if not isinstance(warmup, int) or not isinstance(steps, int) or steps < 1:
+            raise refusal("warmup_steps", warmup, f"whole numbers are expected of it and of steps ({shown(steps)})")
+        if warmup > steps:
+            raise refusal("warmup_steps", warmup, f"{warmup} warm-up steps in a run of {steps}: lower warmup_steps")
+        return {**others, "warmup_ratio": warmup / steps}
+
+    def as_first_released(self, values: dict[str, Any]) -> dict[str, Any]:
+        flat = {key: path for key, path in FLAT_KEYS.items() if values[path[0]]["kind"] == FLAT_KINDS[path[0]]}
+        for key, (section, name) in flat.items():
+            values[key] = values[section].pop(name)
+        if "warmup_ratio" in values:
+            del values["warmup_ratio"]
+            values["warmup_steps"] = self.learning_rate.warmup_steps(self.steps)
+        for section, kind in FLAT_KINDS.items():
+            if values[section] == {"kind": kind}:
+                del values[section]
+        return values
 
     @property
     def batch_tokens(self) -> int:

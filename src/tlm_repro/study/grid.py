@@ -140,13 +140,8 @@ def data_spec(config: Config) -> DataSpec:
 def training_spec(config: Config, scale: str, seed: int) -> TrainingSpec:
     training, size = config.training, config.scales[scale]
     total = steps(size)
-    return TrainingSpec(
-        steps=total,
-        batch_sequences=size.batch_tokens // training.sequence_length,
-        warmup_steps=round(training.warmup_ratio * total),
-        seed=seed,
-        **training.model_dump(exclude={"warmup_ratio"}),
-    )
+    shared = dict(training) | {"learning_rate": training.learning_rate.in_whole_steps(total)}
+    return TrainingSpec(steps=total, batch_sequences=size.batch_tokens // training.sequence_length, seed=seed, **shared)
 
 
 def model_spec(config: Config, arch: str, scale: str, allocation: AllocationConfig) -> ModelSpec:

@@ -63,8 +63,6 @@ def check(spec: RunSpec, data: TokenData, *, processes: int, micro_batch: int | 
             f"training sequences of {training.sequence_length} tokens, the model is made for "
             f"{spec.model.sequence_length}: shorten the first or raise the second"
         )
-    if training.warmup_steps > training.steps:
-        raise ConfigError(f"{training.warmup_steps} warm-up steps in a run of {training.steps}: lower warmup_steps")
     if len(data.validation) <= training.sequence_length:
         raise DataError(
             f"{len(data.validation)} held-out tokens, one window takes {training.sequence_length + 1}: "

@@ -26,13 +26,11 @@ from tlm_repro.devices import arithmetic_of, device_name, utilisation
 from tlm_repro.errors import CheckpointError, DivergenceError, InterruptedRun
 from tlm_repro.evaluation.validation import validation_loss
 from tlm_repro.spec.run import RunSpec
-from tlm_repro.training import compilation, divergence, product, trackers
+from tlm_repro.training import compilation, divergence, optimizers, product, trackers
 from tlm_repro.training import slurm as scheduler
 from tlm_repro.training.attempt import Attempt
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state, set_random_state
-from tlm_repro.training.learning_rate import learning_rate
 from tlm_repro.training.metrics import METRICS, MFU, TIMING, Recorder
-from tlm_repro.training.optimizer import adamw
 from tlm_repro.training.options import TrainerOptions
 from tlm_repro.training.prefetch import Prefetch
 from tlm_repro.training.preparation import check, initial_model, on_main, prepared_accelerator
@@ -127,7 +125,7 @@ class Trainer:
         if options.compile:
             compilation.compile_layers(self.model)
         self.wrapped: nn.Module = accelerator.prepare(self.model)  # on its device, under DDP where there are processes
-        self.optimizer = adamw(self.model, training, accelerator.device)
+        self.optimizer = optimizers.build(training.optimizer, self.model, accelerator.device)
         batches = Batches(
             data.train,
             sequence_length=training.sequence_length,
@@ -253,13 +251,7 @@ class Trainer:
         finite = math.isfinite(loss_value) and math.isfinite(norm_value)
         if not finite:
             self.skip(f"step {self.step + 1}: the loss is {loss_value}, the gradient's norm {norm_value}")
-        rate = learning_rate(
-            self.step + 1,
-            steps=training.steps,
-            warmup_steps=training.warmup_steps,
-            peak=training.peak_learning_rate,
-            final_ratio=training.final_learning_rate_ratio,
-        )
+        rate = training.learning_rate.rate(self.step + 1, training.steps)
         self.optimizer.take_step(self.step + 1, rate)
         self.step += 1
         return Update(loss_value, norm_value, rate) if finite else Update(None, None, rate)
@@ -285,7 +277,7 @@ class Trainer:
     def diverged(self, seen: str) -> DivergenceError:
         on_main(self.accelerator, self.saver.finish)  # so that the message names what is there
         return DivergenceError(
-            f"{seen}; the last good checkpoint is {self.checkpoints.last_saved()}: lower peak_learning_rate or "
+            f"{seen}; the last good checkpoint is {self.checkpoints.last_saved()}: lower learning_rate.peak or "
             "lengthen the warm-up"
         )
 

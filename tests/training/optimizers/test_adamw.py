@@ -10,9 +10,12 @@ from torch.optim import AdamW
 from tlm_repro.architectures.accounting import parameters
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.spec.optimizers import AdamW as AdamWSpec
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state
-from tlm_repro.training.optimizer import PeriodicAdamW, adamw, parameter_groups
+from tlm_repro.training.optimizers import build
+from tlm_repro.training.optimizers.adamw import PeriodicAdamW
+from tlm_repro.training.optimizers.periodic import Periodic, parameter_groups
 
 PERIODS = (1, 2, 3)
 
@@ -38,11 +41,10 @@ def test_frozen_parameters_are_left_out() -> None:
     assert others["params"] == [model.bias]
 
 
-def test_steps_follow_the_equations_of_adamw(tiny_run: Callable[..., RunSpec]) -> None:
+def test_steps_follow_the_equations_of_adamw() -> None:
     """Loshchilov and Hutter (2019), algorithm 2, in float64."""
-    training = tiny_run(eps=1e-4, weight_decay=0.3, peak_learning_rate=0.05).training
     model = nn.Linear(4, 3)
-    optimizer = adamw(model, training, torch.device("cpu"))
+    optimizer = adamw(model, eps=1e-4, weight_decay=0.3)
     generator = np.random.default_rng(0)
     expected = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
     first = {name: np.zeros_like(value) for name, value in expected.items()}
@@ -56,9 +58,13 @@ def test_steps_follow_the_equations_of_adamw(tiny_run: Callable[..., RunSpec]) -
             corrected = (first[name] / (1 - 0.9**step)) / (np.sqrt(second[name] / (1 - 0.95**step)) + 1e-4)
             decay = 0.3 if name == "weight" else 0.0
             expected[name] = expected[name] - 0.05 * (corrected + decay * expected[name])
-        optimizer.step()
+        optimizer.take_step(step, 0.05)
     for name, parameter in model.named_parameters():
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=2e-5, atol=1e-6)
+
+
+def adamw(model: nn.Module, **keys: float) -> Periodic:
+    return build(AdamWSpec(kind="adamw", **keys), model, torch.device("cpu"))
 
 
 class Chain(nn.Module):
@@ -83,7 +89,7 @@ def gradients(model: nn.Module, step: int) -> dict[str, Tensor]:
     return {name: torch.randn(weight.shape, generator=generator) for name, weight in model.named_parameters()}
 
 
-def take(model: nn.Module, optimizer: PeriodicAdamW, step: int, scale: float = 1.0) -> None:
+def take(model: nn.Module, optimizer: Periodic, step: int, scale: float = 1.0) -> None:
     for (_, parameter), gradient in zip(model.named_parameters(), gradients(model, step).values(), strict=True):
         parameter.grad = scale * gradient
     optimizer.take_step(step, 0.01 * step)
@@ -102,9 +108,9 @@ def slow_periodic_adamw(weight: np.ndarray, per_step: list[np.ndarray], period: 
 
 
 @pytest.mark.parametrize("steps", [1, 3, 11, 12])
-def test_slow_groups_follow_their_rule(tiny_run: Callable[..., RunSpec], steps: int) -> None:
+def test_slow_groups_follow_their_rule(steps: int) -> None:
     model = chain(*PERIODS)
-    optimizer = adamw(model, tiny_run(eps=1e-4, weight_decay=0.3).training, torch.device("cpu"))
+    optimizer = adamw(model, eps=1e-4, weight_decay=0.3)
     before = {name: weight.detach().double().numpy() for name, weight in model.named_parameters()}  # a copy
     seen = [gradients(model, step) for step in range(1, steps + 1)]
     for step in range(1, steps + 1):
@@ -117,9 +123,9 @@ def test_slow_groups_follow_their_rule(tiny_run: Callable[..., RunSpec], steps: 
         assert fired == steps // period
 
 
-def test_a_period_of_one_is_plain_adamw_to_the_bit_and_keeps_nothing_more(tiny_run: Callable[..., RunSpec]) -> None:
-    training, ones, plain = tiny_run().training, chain(1, 1), chain(None, None)
-    optimizer = adamw(ones, training, torch.device("cpu"))
+def test_a_period_of_one_is_plain_adamw_to_the_bit_and_keeps_nothing_more() -> None:
+    ones, plain = chain(1, 1), chain(None, None)
+    optimizer = adamw(ones)
     groups = [
         {"params": [weight for weight in plain.parameters() if weight.ndim == 2], "weight_decay": 0.1},
         {"params": [weight for weight in plain.parameters() if weight.ndim == 1], "weight_decay": 0.0},
@@ -139,9 +145,9 @@ def test_a_period_of_one_is_plain_adamw_to_the_bit_and_keeps_nothing_more(tiny_r
     assert all(group["fused"] for group in optimizer.param_groups)
 
 
-def test_between_its_steps_a_slow_group_stands_still(tiny_run: Callable[..., RunSpec]) -> None:
+def test_between_its_steps_a_slow_group_stands_still() -> None:
     model = chain(4)
-    optimizer = adamw(model, tiny_run().training, torch.device("cpu"))
+    optimizer = adamw(model)
     weight = model.levels[0].weight
     history = [weight.detach().clone()]
     for step in range(1, 10):
@@ -153,9 +159,9 @@ def test_between_its_steps_a_slow_group_stands_still(tiny_run: Callable[..., Run
     torch.testing.assert_close(optimizer.state[weight]["gradient_sum"], gradients(model, 9)["levels.0.weight"])
 
 
-def test_a_period_is_one_adamw_step_on_the_mean_gradient(tiny_run: Callable[..., RunSpec]) -> None:
-    training, slow, plain = tiny_run().training, chain(4), chain(1)
-    optimizer, other = (adamw(model, training, torch.device("cpu")) for model in (slow, plain))
+def test_a_period_is_one_adamw_step_on_the_mean_gradient() -> None:
+    slow, plain = chain(4), chain(1)
+    optimizer, other = (adamw(model) for model in (slow, plain))
     for step in range(1, 5):
         take(slow, optimizer, step)
     for name, weight in plain.named_parameters():
@@ -165,21 +171,20 @@ def test_a_period_is_one_adamw_step_on_the_mean_gradient(tiny_run: Callable[...,
         torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-6)
 
 
-def test_a_checkpoint_in_the_middle_of_a_period_loses_nothing(tiny_run: Callable[..., RunSpec], tmp_path: Path) -> None:
-    training = tiny_run().training
+def test_a_checkpoint_in_the_middle_of_a_period_loses_nothing(tmp_path: Path) -> None:
     calm = chain(*PERIODS, 8)
-    calm_optimizer = adamw(calm, training, torch.device("cpu"))
+    calm_optimizer = adamw(calm)
     for step in range(1, 14):
         take(calm, calm_optimizer, step)
 
     model = chain(*PERIODS, 8)
-    optimizer = adamw(model, training, torch.device("cpu"))
+    optimizer = adamw(model)
     for step in range(1, 14):
         take(model, optimizer, step)
         # Each step in another process, as it were: step 1 is in the middle of every first period.
         Checkpoints(tmp_path, "run").write(Snapshot.of(step, model, optimizer, [random_state()], {}))
         model = chain(*PERIODS, 8)
-        optimizer = adamw(model, training, torch.device("cpu"))
+        optimizer = adamw(model)
         found = Checkpoints(tmp_path, "run").latest()
         assert found is not None
         found.restore(model, optimizer)
