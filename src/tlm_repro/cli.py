@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tlm_repro.artifacts.files import check_writable, write_json
+from tlm_repro.artifacts.files import check_writable
 from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data.commands import app as data_commands
 from tlm_repro.errors import ConfigError, TLMError
@@ -162,7 +162,7 @@ def evaluate(
     inputs = suites.Inputs(data=data, items=files, samples=samples, batch_size=batch_size)
     partial, asked = kept.beside(out), suites.suite_spec(spec)
     check_writable(out)
-    write_json(out, suites.evaluate(asked, model=model, inputs=inputs, partial=partial))
+    suites.evaluate(asked, model=model, inputs=inputs, partial=partial).write(out)
     kept.forget(partial)
 
 
@@ -224,7 +224,7 @@ def novelty(
     from tlm_repro.novelty.measure import measurement
     from tlm_repro.spec.evaluation import NoveltySpec
 
-    write_json(out, measurement(NoveltySpec.from_json(spec), run=model, data=data))
+    measurement(NoveltySpec.from_json(spec), run=model, data=data).write(out)
 
 
 @app.command()

@@ -99,7 +99,7 @@ def test_folders_and_manifests_without_a_model_are_refused(tmp_path: Path) -> No
 
 
 def test_an_external_model_has_no_place_in_the_tables(llama: Path, tmp_path: Path) -> None:
-    result = evaluate(SPEC, model=str(llama), inputs=Inputs(batch_size=4, device="cpu"))
+    result = evaluate(SPEC, model=str(llama), inputs=Inputs(batch_size=4, device="cpu")).content()
     assert "run" not in result
     assert result["external"]["name"] == "tiny"
     write_json(tmp_path / "tiny.json", result)

@@ -17,6 +17,7 @@ from tlm_repro.evaluation.subject import subject
 from tlm_repro.evaluation.suites import Inputs, evaluate, suite_spec
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.spec.base import Spec
 from tlm_repro.spec.data import DataSpec, FilesCorpus, TrainedTokenizer
 from tlm_repro.spec.evaluation import ValidationSpec, ZeroShotSpec
 from tlm_repro.spec.learning_rates import Cosine
@@ -93,10 +94,18 @@ def evaluation_run(evaluation_data: Path, tmp_path_factory: pytest.TempPathFacto
     return manifest, model
 
 
+def content(spec: Spec, manifest: Path, data: Path, batch_size: int) -> dict[str, Any]:
+    """What the evaluation writes to a file."""
+    inputs = Inputs(data=data, batch_size=batch_size, device="cpu")
+    return evaluate(spec, model=str(manifest), inputs=inputs).content()
+
+
 def test_validation_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:
     manifest, model = evaluation_run
     spec = ValidationSpec(tokens=10 * LENGTH, sequence_length=LENGTH)
-    result = evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=4, device="cpu"))
+    result = evaluate(
+        spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=4, device="cpu")
+    ).content()
     stream = TokenData.open(evaluation_data).validation
     ids = torch.from_numpy(stream.window(0, 10 * LENGTH + 1))
     rows = torch.stack([ids[start : start + LENGTH + 1] for start in range(0, 10 * LENGTH, LENGTH)])
@@ -118,7 +127,9 @@ def test_validation_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]
 def test_file_describes_run_and_model(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:
     manifest, model = evaluation_run
     spec = ValidationSpec(tokens=LENGTH, sequence_length=LENGTH)
-    result = evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=4, device="cpu"))
+    result = evaluate(
+        spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=4, device="cpu")
+    ).content()
     assert set(result) == {
         *("schema", "kind", "suite", "run", "model", "spec", "metrics"),
         *("details", "versions", "device", "wall_time_s"),
@@ -148,7 +159,9 @@ def test_file_describes_run_and_model(evaluation_data: Path, evaluation_run: tup
 def test_zero_shot_file(evaluation_data: Path, evaluation_run: tuple[Path, Any]) -> None:
     manifest, _ = evaluation_run
     spec = ZeroShotSpec(source="demo", tasks=("wikitext", "boolq"), max_length=LENGTH, limit=3)
-    result = evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=8, device="cpu"))
+    result = evaluate(
+        spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=8, device="cpu")
+    ).content()
     assert {name: metric["items"] for name, metric in result["metrics"].items()} == {"wikitext_ppl": 3, "boolq": 3}
     assert result["details"]["task_versions"] == {"wikitext": 2.0, "boolq": 2.0}
     assert json.loads(json.dumps(result, allow_nan=False)) == result
@@ -158,9 +171,9 @@ def test_scores_do_not_depend_on_the_batch_size(evaluation_data: Path, evaluatio
     manifest, _ = evaluation_run
     spec = ValidationSpec(sequence_length=LENGTH)
     one, many = (
-        evaluate(spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=size, device="cpu"))[
-            "metrics"
-        ]
+        evaluate(
+            spec, model=str(manifest), inputs=Inputs(data=evaluation_data, batch_size=size, device="cpu")
+        ).content()["metrics"]
         for size in (1, 64)
     )
     assert one["val_loss"]["value"] == pytest.approx(many["val_loss"]["value"], rel=1e-6)

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from tlm_repro.artifacts.files import read_json, write_json
+from tlm_repro.artifacts.files import read_json
 from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data.readers.base import Document
@@ -19,6 +19,7 @@ from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.novelty import measure as novelty
 from tlm_repro.novelty.residual import blocks
+from tlm_repro.records.novelty import Correlation, Intervals, Mean, Novelty
 from tlm_repro.spec.data import DataSpec, FilesCorpus, HeldOut, TrainedTokenizer
 from tlm_repro.spec.evaluation import NoveltySpec
 from tlm_repro.spec.run import ModelSpec
@@ -39,6 +40,7 @@ DECODER = ModelSpec(
     norm_eps=1e-5,
     initializer_range=0.3,
 )
+RUN = "transformer_tiny_middle_s0-0123abcd"
 
 
 class ScaledCopy(nn.Module):
@@ -282,8 +284,8 @@ def test_values_that_are_not_finite_are_refused(token: int) -> None:
         novelty.measure(model, torch.arange(40), window=20)
 
 
-def estimates(means: list[float | None]) -> list[novelty.Estimate | None]:
-    return [None if mean is None else novelty.Estimate(mean=mean, stderr=0.0) for mean in means]
+def estimates(means: list[float | None]) -> list[Mean | None]:
+    return [None if mean is None else Mean(mean=mean, stderr=0.0) for mean in means]
 
 
 def test_correlation_by_hand() -> None:
@@ -304,7 +306,7 @@ def test_correlation_drops_both_ends_and_layers_without_mlp() -> None:
     ("means", "layers"), [([], 0), ([1.0, 2.0], 0), ([0.0, 1.0, 2.0, 3.0], 2), ([0.5] * 9, 7), ([None] * 9, 0)]
 )
 def test_correlation_is_none_where_it_means_nothing(means: list[float | None], layers: int) -> None:
-    assert novelty.correlation(estimates(means)) == novelty.Correlation(r=None, layers=layers)
+    assert novelty.correlation(estimates(means)) == Correlation(r=None, layers=layers)
 
 
 def dependent_tokens(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -360,7 +362,7 @@ def test_an_interval_is_that_of_the_bootstrap_written_out() -> None:
 )
 def test_there_is_no_interval_where_it_means_nothing(values: Tensor) -> None:
     cosines = [[row] for row in values]
-    assert novelty.intervals(cosines, cosines) == novelty.Intervals(block=None, mlp=None, difference=None)
+    assert novelty.intervals(cosines, cosines) == Intervals(block=None, mlp=None, difference=None)
 
 
 class Letters:
@@ -393,7 +395,7 @@ def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, obje
     )
     data = root / "results" / "data" / spec.name
     tokenisation.build(spec, data, workers=1)
-    folder = root / "results" / "models" / "run-0"
+    folder = root / "results" / "models" / RUN
     model = DECODER.model_copy(update={"intermediate_sizes": (48, 0, 48, 32)})
     TLMForCausalLM(TLMConfig.from_spec(model)).save_pretrained(folder / "model")
     shards.TokenData.open(data / "manifest.json").tokenizer().save_pretrained(folder / "model")
@@ -401,7 +403,7 @@ def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, obje
     run = write_manifest(
         folder,
         kind="model",
-        id="run-0",
+        id=RUN,
         spec={"labels": labels},
         summary={},
         files=list((folder / "model").iterdir()),
@@ -413,12 +415,14 @@ def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, obje
 
 def test_measurement_of_a_run_on_its_held_out_text(novelty_products: dict, tmp_path) -> None:
     spec = NoveltySpec(text=HeldOut(), tokens=60, window=32, data=novelty_products["spec"])
-    found = novelty.measurement(spec, run=novelty_products["run"], data=novelty_products["data"])
-    write_json(tmp_path / "novelty.json", found)
+    measured = novelty.measurement(spec, run=novelty_products["run"], data=novelty_products["data"])
+    measured.write(tmp_path / "novelty.json")
+    found = measured.content()
     assert read_json(tmp_path / "novelty.json") == found
+    assert Novelty.read(tmp_path / "novelty.json") == measured
     model = found["model"]
-    assert (model["name"], model["layers"]) == ("run-0", 4)
-    assert model["run"] == {"id": "run-0", **novelty_products["labels"]}
+    assert (model["name"], model["layers"]) == (RUN, 4)
+    assert model["run"] == {"id": RUN, **novelty_products["labels"]}
     # tied embedding 300·16; four attentions 4·16²; 128 MLP columns 3·16; norms: 4 + 3 of the layers, 1 at the end
     assert model["parameters"] == 300 * 16 + 4 * 4 * 256 + 3 * 16 * 128 + 8 * 16
     assert [entry is None for entry in found["mlp"]] == [False, True, False, False]
@@ -430,7 +434,7 @@ def test_measurement_of_a_run_on_its_held_out_text(novelty_products: dict, tmp_p
 def test_measurement_reads_a_text_corpus(novelty_products: dict) -> None:
     spec = NoveltySpec(text=novelty_products["spec"].corpus, tokens=40, window=16)
     found = novelty.measurement(spec, run=novelty_products["run"])
-    assert (found["tokens"], found["window"]) == (40, 16)
+    assert (found.tokens, found.window) == (40, 16)
 
 
 def test_measurement_says_what_is_missing(novelty_products: dict) -> None:

@@ -6,25 +6,16 @@ closed form does: all are computed here.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import fmean, pvariance
 from typing import Any
 
 from tlm_repro.errors import EvaluationError
+from tlm_repro.records.evaluation import Metric
 from tlm_repro.spec.benchmarks import metric_scale
 from tlm_repro.statistics.intervals import ratio_stderr
 
 JACKKNIFE_GROUPS = 32
 UNUSABLE = "the model's weights are not usable; look at its training log"
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A score over `items` items. `stderr` is its standard error with items as the sampling unit; None for one item."""
-
-    value: float
-    stderr: float | None
-    items: int
 
 
 Scores = tuple[dict[str, Metric], dict[str, Any]]  # metrics, details

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,15 @@ from tlm_repro.evaluation.benchmarks.items import check_items
 from tlm_repro.evaluation.inputs import Context, Inputs
 from tlm_repro.evaluation.needle.suite import check_needle, score_needle
 from tlm_repro.evaluation.partial import Kept
-from tlm_repro.evaluation.scoring import Metric, Scores
+from tlm_repro.evaluation.scoring import Scores
 from tlm_repro.evaluation.subject import Subject, subject
 from tlm_repro.evaluation.training_curve import training_curve
+from tlm_repro.records.evaluation import Evaluation, Metric
 from tlm_repro.spec.base import Spec
 from tlm_repro.spec.evaluation import NeedleSpec, ValidationSpec, ZeroShotSpec
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ def suite_spec(text: str) -> Spec:
     return suite.spec.from_json(text)
 
 
-def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = None) -> dict[str, Any]:
-    """The contents of an evaluation file.
+def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = None) -> Evaluation:
+    """The record of a model's scores.
 
     Args:
         spec: names the suite.
@@ -90,18 +89,20 @@ def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = N
         details = {**details, "curve": training_curve(found.metrics)}
     if name == "validation" and found.training is not None:
         details = {**details, "training": found.training}
-    return {
-        "schema": SCHEMA,
-        "kind": "evaluation",
-        "suite": name,
-        **found.block,
-        "spec": spec.canonical(),
-        "metrics": {name: asdict(metric) for name, metric in metrics.items()},
-        "details": details,
-        "versions": versions(),
-        "device": device_name(device),
-        "wall_time_s": round(time.perf_counter() - start, 3),
-    }
+    return Evaluation.create(
+        {
+            "schema": 1,
+            "kind": "evaluation",
+            "suite": name,
+            **found.block,
+            "spec": spec.canonical(),
+            "metrics": metrics,
+            "details": details,
+            "versions": versions(),
+            "device": device_name(device),
+            "wall_time_s": round(time.perf_counter() - start, 3),
+        }
+    )
 
 
 def opened(data: Path | None, found: Subject) -> "TokenData | None":
@@ -130,8 +131,8 @@ def score_validation(model: Any, _: Any, spec: ValidationSpec, context: Context)
         model, tokens.validation, sequence_length=spec.sequence_length, limit=spec.tokens, batch_sequences=batch_size
     )
     metrics = {
-        "val_loss": Metric(loss.loss, loss.stderr, loss.tokens),
-        "val_ppl": Metric(loss.perplexity, loss.perplexity_stderr, loss.tokens),
+        "val_loss": Metric(value=loss.loss, stderr=loss.stderr, items=loss.tokens),
+        "val_ppl": Metric(value=loss.perplexity, stderr=loss.perplexity_stderr, items=loss.tokens),
     }
     blocks = replace(loss.blocks, data=tokens.manifest.id)
     return metrics, {"windows": loss.windows, "batch_size": batch_size, "blocks": blocks.columns()}

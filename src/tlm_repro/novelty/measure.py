@@ -12,7 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,51 +30,18 @@ from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.models import pretrained
 from tlm_repro.novelty.residual import Block, blocks, body, entering, first_tensor
+from tlm_repro.records.novelty import CONSTANT, FEWEST_LAYERS, Bounds, Correlation, Intervals, Mean, Novelty
 from tlm_repro.spec.data import HeldOut
 from tlm_repro.spec.evaluation import NoveltySpec
 
-SCHEMA = 1
 PROBE_TOKENS = 16
-CONSTANT = 1e-12  # a spread of ρ below this is rounding error
 # Tokens that stand together are alike, so whole blocks of them are resampled; with fewer blocks there is no interval.
 BLOCK_TOKENS, FEWEST_BLOCKS = 128, 8
 RESAMPLES, COVERAGE = 2000, 0.95
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over tokens. Its standard error takes them as independent; neighbours aren't, so it is a lower bound."""
-
-    mean: float
-    stderr: float
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """Pearson's r of ρ with depth over `layers` layers; None where fewer than three are left or ρ is constant."""
-
-    r: float | None
-    layers: int
-
-
-Bounds = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """95 % intervals of r with depth, and of r_MLP − r_block, from blocks of tokens resampled for all layers at once.
-
-    A bootstrap over tokens, and not Fisher's interval, which takes layers for a sample of independent ones: they are
-    all that the model has, and what is sampled are the tokens. None: too few blocks, or an r that isn't defined.
-    """
-
-    block: Bounds | None
-    mlp: Bounds | None
-    difference: Bounds | None
-
-
-@dataclass(frozen=True)
-class Novelty:
+class Profile:
     """ρ of every layer, the first and the last included, over `tokens` tokens in windows of at most `window`.
 
     `norm_ratio` is ‖MLP‖ / ‖h‖; like `mlp` it is None for a layer without an MLP.
@@ -82,16 +49,16 @@ class Novelty:
 
     tokens: int
     window: int
-    block: list[Estimate]
-    mlp: list[Estimate | None]
-    norm_ratio: list[Estimate | None]
+    block: list[Mean]
+    mlp: list[Mean | None]
+    norm_ratio: list[Mean | None]
     intervals: Intervals
 
 
 def measurement(
     spec: NoveltySpec, *, run: Path | None = None, data: Path | None = None, device: str | None = None
-) -> dict[str, Any]:
-    """The contents of a novelty file.
+) -> Novelty:
+    """The record of a model's layer novelty.
 
     Args:
         spec: names the external model, if it is one, and the text.
@@ -118,22 +85,24 @@ def measurement(
     else:
         raise ConfigError("no model to measure: name an external model in the spec or pass the manifest of a run")
     result = measure(model, token_ids(tokenizer, texts(spec, data), spec.tokens), window=spec.window)
-    return {
-        "schema": SCHEMA,
-        "kind": "novelty",
-        "model": {
-            "name": name,
-            "run": labels,
-            "layers": len(result.block),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        },
-        "spec": spec.canonical(),
-        **asdict(result),
-        "correlation": {"block": asdict(correlation(result.block)), "mlp": asdict(correlation(result.mlp))},
-        "versions": versions(),
-        "device": device_name(device),
-        "wall_time_s": round(time.perf_counter() - start, 3),
-    }
+    return Novelty.create(
+        {
+            "schema": 1,
+            "kind": "novelty",
+            "model": {
+                "name": name,
+                "run": labels,
+                "layers": len(result.block),
+                "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            },
+            "spec": spec.canonical(),
+            **vars(result),
+            "correlation": {"block": correlation(result.block), "mlp": correlation(result.mlp)},
+            "versions": versions(),
+            "device": device_name(device),
+            "wall_time_s": round(time.perf_counter() - start, 3),
+        }
+    )
 
 
 def texts(spec: NoveltySpec, data: Path | None) -> Iterator[Document]:
@@ -165,7 +134,7 @@ def token_ids(tokenizer: Any, texts: Iterable[Document], tokens: int) -> Tensor:
 
 
 @torch.inference_mode()
-def measure(model: Any, token_ids: Tensor, *, window: int) -> Novelty:
+def measure(model: Any, token_ids: Tensor, *, window: int) -> Profile:
     """ρ_block and ρ_MLP of every layer on `token_ids` (tokens,), in windows that don't overlap.
 
     A window is no longer than the model's context. Apart from one layer's hidden states only cosines are kept.
@@ -185,7 +154,7 @@ def measure(model: Any, token_ids: Tensor, *, window: int) -> Novelty:
     mlp = [
         estimate(values, f"the MLP of layer {index}") if values else None for index, values in enumerate(cosines.mlp)
     ]
-    return Novelty(
+    return Profile(
         tokens=len(ids),
         window=window,
         block=block,
@@ -266,15 +235,15 @@ def norm_ratio(added: Tensor, residual: Tensor) -> Tensor:
     return torch.where(norms[0] == 0, 0.0, norms[0] / norms[1]).flatten().cpu()
 
 
-def estimate(cosines: Sequence[Tensor], where: str) -> Estimate:
+def estimate(cosines: Sequence[Tensor], where: str) -> Mean:
     """Mean and standard error of all windows' cosines. Raises EvaluationError, naming `where`, if one isn't finite."""
     values = torch.cat(list(cosines)).numpy()
     if not np.isfinite(values).all():
         raise EvaluationError(f"{where} gave a value that isn't finite: check the model's weights")
-    return Estimate(mean=float(values.mean()), stderr=float(values.std(ddof=1) / np.sqrt(len(values))))
+    return Mean(mean=float(values.mean()), stderr=float(values.std(ddof=1) / np.sqrt(len(values))))
 
 
-def correlation(estimates: Sequence[Estimate | None]) -> Correlation:
+def correlation(estimates: Sequence[Mean | None]) -> Correlation:
     """Pearson's r between ρ and depth, the first and the last layer left out as in the paper's Section 4."""
     inner = [
         (depth, estimate.mean)
@@ -282,7 +251,7 @@ def correlation(estimates: Sequence[Estimate | None]) -> Correlation:
         if estimate is not None and 0 < depth < len(estimates) - 1
     ]
     depths, means = np.array(inner).reshape(-1, 2).T
-    if len(inner) < 3 or np.ptp(means) < CONSTANT:
+    if len(inner) < FEWEST_LAYERS or np.ptp(means) < CONSTANT:
         return Correlation(r=None, layers=len(inner))
     return Correlation(r=float(stats.pearsonr(depths, means).statistic), layers=len(inner))
 
@@ -305,7 +274,7 @@ def intervals(block: Sequence[Sequence[Tensor]], mlp: Sequence[Sequence[Tensor]]
 def resampled_correlation(cosines: Sequence[Sequence[Tensor]], weights: np.ndarray) -> np.ndarray | None:
     """r in each resample, (resamples,); `weights` (resamples, blocks) turn a layer's sums by block into its mean."""
     inner = [depth for depth, windows in enumerate(cosines) if windows and 0 < depth < len(cosines) - 1]
-    if len(inner) < 3:
+    if len(inner) < FEWEST_LAYERS:
         return None
     sums = [[float(part.sum()) for window in cosines[depth] for part in window.split(BLOCK_TOKENS)] for depth in inner]
     means = weights @ np.array(sums).T  # (resamples, layers)

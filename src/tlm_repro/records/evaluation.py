@@ -220,12 +220,12 @@ class BosPolicy(Record):
 
 
 class Work(Record):
-    """What the requests of a task took; the two shares are of tokens."""
+    """What the requests of a task took; `tokens_shared` and `padding_waste` are shares of tokens."""
 
     requests: Count
     requests_per_s: Annotated[float, Field(ge=0)] | None
-    tokens_shared: Share
-    padding_waste: Share
+    tokens_shared: float = Field(le=1)
+    padding_waste: float = Field(le=1)
     batch_size: Positive
 
 

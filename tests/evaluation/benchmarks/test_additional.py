@@ -121,7 +121,7 @@ def test_a_tenth_benchmark_from_the_configuration_to_its_score(
     spec = ZeroShotSpec.from_json(text)
 
     files = ItemFiles(own={"openbookqa": items})
-    result = evaluate(spec, model=str(model_folder), inputs=Inputs(items=files, batch_size=4, device="cpu"))
+    result = evaluate(spec, model=str(model_folder), inputs=Inputs(items=files, batch_size=4, device="cpu")).content()
 
     hits = normalised_accuracy(*model)
     assert list(result["metrics"]) == ["piqa", "openbookqa"]

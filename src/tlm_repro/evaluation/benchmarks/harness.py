@@ -7,7 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from tlm_repro.evaluation.inputs import NO_FILES, ItemFiles
 from tlm_repro.evaluation.needle.samples import tokenizer_hash
 from tlm_repro.evaluation.partial import NOTHING_KEPT, Kept
 from tlm_repro.evaluation.progress import plain_progress
-from tlm_repro.evaluation.scoring import UNUSABLE, Metric, Scores, summarise
+from tlm_repro.evaluation.scoring import UNUSABLE, Scores, summarise
+from tlm_repro.records.evaluation import Metric
 from tlm_repro.spec.evaluation import RopeScaling, ZeroShotSpec
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def scored(lm: "CausalLM", task: str, tasks: Tasks) -> dict[str, Any]:
     for column, metric in tasks.spec.columns(task).items():
         aggregate = loaded.aggregation()[metric.partition(",")[0]]
         score = summarise(column, known.score(metric), results["results"][task], results["samples"][task], aggregate)
-        metrics[column] = asdict(score)
+        metrics[column] = score.content()
     return {"metrics": metrics, "work": {**lm.work.summary(), "batch_size": lm.batch_size}}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tlm_repro.evaluation.needle.samples import NeedleSample, cell
-from tlm_repro.evaluation.scoring import Metric
+from tlm_repro.records.evaluation import Metric
 
 
 def found(answer: str, values: Sequence[str]) -> list[bool]:
@@ -20,9 +20,9 @@ def mean_metric(scores: Sequence[float]) -> Metric:
     count = len(scores)
     mean = math.fsum(scores) / count
     if count < 2:
-        return Metric(mean, None, count)
+        return Metric(value=mean, stderr=None, items=count)
     variance = math.fsum((score - mean) ** 2 for score in scores) / (count - 1)
-    return Metric(mean, math.sqrt(variance / count), count)
+    return Metric(value=mean, stderr=math.sqrt(variance / count), items=count)
 
 
 def summarise(
