@@ -29,8 +29,8 @@ def test_the_bare_pull_succeeds_and_brings_what_the_lock_names(fresh: Path, run)
     for name, tree in TREES.items():
         present = [path for path in (fresh / "results" / tree).rglob("*") if path.is_file()]
         assert len(present) == stages[name]["outs"][0]["nfiles"]
-        found = survey(name, fresh / "results")
-        assert (found.unfinished, found.broken) == ([], [])
+        stage_survey = survey(name, fresh / "results")
+        assert (stage_survey.unfinished, stage_survey.damaged) == ([], [])
 
 
 def test_each_kind_can_be_pulled_where_nothing_of_it_is_published(fresh: Path, run):

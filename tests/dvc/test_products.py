@@ -11,7 +11,7 @@ from small_workflow import ROOT, checkout, small_config
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.errors import ConfigError, SharingError
 from tlm_repro.sharing import trees
-from tlm_repro.sharing.products import TREES, stages, survey, wanted
+from tlm_repro.sharing.products import TREES, needed, select_stages, survey
 
 RUN = "transformer_1b_uniform_s0-0123abcd"
 
@@ -24,17 +24,17 @@ def results(tmp_path: Path) -> Path:
 def test_what_a_configuration_asks_for_is_what_finishing_it_makes(tmp_path: Path):
     grid = finish(checkout(tmp_path, small_config()))
     for stage in TREES:
-        found = survey(stage, tmp_path / "results")
-        made = {str(product.path.relative_to(tmp_path / "results")) for product in found.finished}
-        assert made == set(wanted(grid, stage))
-        assert (found.unfinished, found.broken) == ([], [])
+        stage_survey = survey(stage, tmp_path / "results")
+        made = {str(product.path.relative_to(tmp_path / "results")) for product in stage_survey.finished}
+        assert made == set(needed(grid, stage))
+        assert (stage_survey.unfinished, stage_survey.damaged) == ([], [])
 
 
 def test_a_folder_without_a_manifest_is_unfinished_and_hidden_files_are_nothing(results: Path):
     product(results, "model", RUN).unlink()
     (results / "models/.lock").touch()
-    found = survey("pretrain", results)
-    assert ([*found.finished], found.unfinished, found.broken) == ([], [results / "models" / RUN], [])
+    runs = survey("pretrain", results)
+    assert ([*runs.finished], runs.unfinished, runs.damaged) == ([], [results / "models" / RUN], [])
 
 
 @pytest.mark.parametrize("fault", ["stray", "name", "run", "suite"])
@@ -49,7 +49,7 @@ def test_a_product_that_isn_t_what_its_place_says_is_named(results: Path, fault:
         expected, stage = f"other-0123abcd holds {RUN}", "pretrain"
     else:
         grid = finish(checkout(results.parent, small_config()))
-        first = next(iter(wanted(grid, "evaluate")))
+        first = next(iter(needed(grid, "evaluate")))
         path = results / first
         place = path.parent.with_name(RUN) / path.name if fault == "run" else path.with_name("niah-0123abcd.json")
         place.parent.mkdir(exist_ok=True)
@@ -58,14 +58,14 @@ def test_a_product_that_isn_t_what_its_place_says_is_named(results: Path, fault:
             f"The file's folder is of the run '{RUN}'" if fault == "run" else "The file's name has the suite 'niah'"
         )
         stage = "evaluate"
-    broken = survey(stage, results).broken
-    assert len(broken) == 1
-    assert expected in broken[0]
+    damaged = survey(stage, results).damaged
+    assert len(damaged) == 1
+    assert expected in damaged[0]
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ConfigError, match="'models' is no kind of artifact: one of data, pretrain"):
-        stages(["models"])
+    with pytest.raises(ConfigError, match="unknown stage 'models': choose one of data, pretrain"):
+        select_stages(["models"])
 
 
 def test_a_product_that_changes_while_it_is_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -77,21 +77,19 @@ def test_a_product_that_changes_while_it_is_read_is_left_out(tmp_path: Path, mon
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
     for name in (RUN, "transformer_1b_tapered_s0-0123abcd"):
         product(tmp_path / "results", "model", name)
-    steady, changing = sorted(
-        survey("pretrain", tmp_path / "results").finished, key=lambda found: RUN not in str(found)
-    )
+    steady, changing = sorted(survey("pretrain", tmp_path / "results").finished, key=lambda item: RUN not in str(item))
     os.utime(changing.path / "spec.json", (1, 1))
-    with trees.opened(tmp_path) as repo:
-        out = trees.tree_of(repo, "pretrain")
+    with trees.open_repository(tmp_path) as repo:
+        out = trees.output_of(repo, "pretrain")
         change = trees.add(out, [steady, changing])
-        assert (change.added, change.changed) == ([str(steady.path)], [str(changing.path)])
-        assert {Path(name).parts[0] for name in trees.names(out)} == {RUN}
+        assert (change.added, change.unstable) == ([str(steady.path)], [str(changing.path)])
+        assert {Path(name).parts[0] for name in trees.file_names(out)} == {RUN}
 
 
 def test_what_is_no_lock_is_refused():
     with pytest.raises(SharingError, match=r"their dvc.lock is not valid YAML"):
         trees.parse_lock("<<<<<<< ours\na: [", "their dvc.lock")
-    with pytest.raises(SharingError, match=r"is no dvc.lock"):
+    with pytest.raises(SharingError, match=r"doesn't have the structure of a dvc.lock"):
         trees.parse_lock("[1, 2]", "their dvc.lock")
 
 
@@ -99,5 +97,5 @@ def test_a_truncated_evaluation_is_refused_with_what_mends_it(results: Path):
     path = results / f"evaluations/{RUN}/validation-0123abcd.json"
     write_json(path, {"schema": 1})
     path.write_text(path.read_text()[:-5])
-    broken = survey("evaluate", results).broken
-    assert f"`dvc pull --force {path}`" in broken[0]
+    damaged = survey("evaluate", results).damaged
+    assert f"`dvc pull --force {path}`" in damaged[0]

@@ -39,7 +39,7 @@ def test_what_is_half_done_or_damaged_never_travels(clone: Path, run):
     (models / "transformer_1b_bad_s0-0123abcd/spec.json").write_bytes(b"short")
     (models / f".{RUN}.part").write_text("temporary")
     output = run(clone, "tlm-repro publish --all pretrain", code=1)
-    assert f"unfinished, left out: {half.relative_to(clone)}" in output
+    assert f"skipped, unfinished: {half.relative_to(clone)}" in output
     assert "transformer_1b_bad_s0-0123abcd/spec.json has 5 bytes, but its manifest says 500" in output
     assert recorded(clone, "pretrain") == before + 5
     run(clone, "git commit -qam more")
@@ -58,7 +58,7 @@ def test_the_first_published_stays_unless_it_is_replaced(clone: Path, run):
     write_json(path, {**evaluation(spec, suite), "device": "another"})
     lock = (clone / "dvc.lock").read_text()
     output = run(clone, "tlm-repro publish evaluate")
-    assert f"kept as it was (--replace): {path.relative_to(clone)}" in output
+    assert f"published with other contents (use --replace to replace it): {path.relative_to(clone)}" in output
     assert (clone / "dvc.lock").read_text() == lock
     assert "1 added" in run(clone, "tlm-repro publish --replace evaluate")
     assert (clone / "dvc.lock").read_text() != lock
@@ -103,7 +103,7 @@ def test_a_push_that_was_interrupted_resumes(clone: Path, run):
     assert set(remote.rglob("*.dir")) == lists
     blocked.unlink()
     output = run(clone, "tlm-repro publish --all pretrain")
-    assert "0 added, 1 already there" in output
+    assert "0 added, 1 already published" in output
     assert "sent 2 files" in output
     assert len(set(remote.rglob("*.dir")) - lists) == 1
     assert "sent 0 files" in run(clone, "tlm-repro publish --all pretrain")
@@ -118,7 +118,7 @@ def test_branches_with_other_grids_share_and_join(lab: Path, clone: Path, run):
     product(other / "results", "data", theirs.data.name)
     product(other / "results", "model", next(iter(theirs.runs)))
     output = run(other, "tlm-repro publish data pretrain")
-    assert "data: 0 added, 1 already there" in output
+    assert "data: 0 added, 1 already published" in output
     assert "pretrain: 1 added" in output
     run(other, "git commit -qam theirs")
     product(clone / "results", "model", RUN)
@@ -159,4 +159,4 @@ def test_a_remote_in_the_repository_stays_small(clone: Path, run):
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
     write_manifest(folder, kind="model", id=RUN, spec={}, summary={}, files=files, device="cpu", wall_time_s=1.0)
     output = run(clone, "tlm-repro publish --all pretrain", code=1)
-    assert "MB large, at most 5 MB are wise" in output
+    assert "MB, but at most 5 MB are allowed" in output

@@ -147,7 +147,7 @@ def test_a_damaged_product_is_refused_by_name_and_mended_by_the_command_that_is_
     run(clone, "dvc pull")
     grid = expand(load(clone / "config.yaml"))
     weights = clone / f"results/models/{next(iter(grid.runs))}/model/model.safetensors"
-    assert "0 not" in run(clone, "tlm-repro verify pretrain")
+    assert "0 damaged" in run(clone, "tlm-repro verify pretrain")
     weights.chmod(0o644)  # in place: the copy in DVC's cache, a hard link, is damaged with it
     with weights.open("r+b") as file:
         file.write(b"\0" * 7)
@@ -156,9 +156,9 @@ def test_a_damaged_product_is_refused_by_name_and_mended_by_the_command_that_is_
     mend = re.search(r"`(dvc pull --force [^`]+)`", message)
     assert mend
     run(clone, mend[1])
-    assert "0 not" in run(clone, "tlm-repro verify pretrain")
+    assert "0 damaged" in run(clone, "tlm-repro verify pretrain")
     weights.unlink()
     message = run(clone, "tlm-repro verify pretrain", code=1)
     assert f"{weights.relative_to(clone)} is missing" in message
     run(clone, mend[1])
-    assert "0 not" in run(clone, "tlm-repro verify pretrain")
+    assert "0 damaged" in run(clone, "tlm-repro verify pretrain")

@@ -1,1 +1,1 @@
-"""What others can pull: finished products, in trees that DVC versions."""
+"""Sharing finished products through DVC."""

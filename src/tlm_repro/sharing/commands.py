@@ -1,4 +1,4 @@
-"""The commands `publish`, `verify` and `join-lock`: what others can pull."""
+"""The commands `publish`, `verify` and `join-lock`."""
 
 import subprocess
 from pathlib import Path
@@ -22,42 +22,43 @@ Stages = Annotated[list[str] | None, typer.Argument(help="data, pretrain, evalua
 def publish(
     stages: Stages = None,
     config: Annotated[
-        list[Path] | None, typer.Option(help="Whose products are published; once for each. None: config.yaml.")
+        list[Path] | None,
+        typer.Option(help="Publish the products of this configuration; may be repeated. None: config.yaml."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Those of any configuration.")] = False,
-    push: Annotated[bool, typer.Option(help="Send them to the remotes; without, only dvc.lock has them.")] = True,
+    everything: Annotated[bool, typer.Option("--all", help="Publish the products of every configuration.")] = False,
+    push: Annotated[bool, typer.Option(help="Send the products to the remotes, not only record them.")] = True,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where others were published under the same name.")
+        bool, typer.Option("--replace", help="Replace products that were published with other contents.")
     ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Drop from dvc.lock what no configuration here asks for.")
+        bool, typer.Option("--prune", help="Drop products from dvc.lock that none of the configurations needs.")
     ] = False,
 ) -> None:
-    """Records finished, verified products in dvc.lock and sends them to DVC's remotes; safe while others are made."""
+    """Records finished, verified products in dvc.lock and sends them to DVC's remotes. Safe while a workflow runs."""
     from tlm_repro.sharing import products, trees
 
-    chosen = products.stages(stages or [])
-    asked = None if everything else set[str]().union(*map(_wanted, config or [CONFIG]))
-    broken: list[str] = []
-    with trees.opened(_root()) as repo:
-        for stage in chosen:
-            found = products.survey(stage, RESULTS)
-            mine = [product for product in found.finished if asked is None or str(product.path) in asked]
-            out = trees.tree_of(repo, stage)
-            change = trees.add(out, mine, replace=replace)
-            if prune and asked is not None:
+    selected = products.select_stages(stages or [])
+    needed = None if everything else set[str]().union(*map(_needed_paths, config or [CONFIG]))
+    damaged: list[str] = []
+    with trees.open_repository(_root()) as repo:
+        for stage in selected:
+            survey = products.survey(stage, RESULTS)
+            published = [product for product in survey.finished if needed is None or str(product.path) in needed]
+            out = trees.output_of(repo, stage)
+            change = trees.add(out, published, replace=replace)
+            if prune and needed is not None:
                 tree = RESULTS / products.TREES[stage]
-                below = {str(Path(name).relative_to(tree)) for name in asked if tree in Path(name).parents}
+                below = {str(Path(name).relative_to(tree)) for name in needed if tree in Path(name).parents}
                 typer.echo(f"{stage}: {trees.prune(out, below)} files dropped")
-            trees.dump(out, complete=_complete(stage, trees.names(out)))
-            typer.echo(_report(stage, change, found, left=len(found.finished) - len(mine)))
-            broken += found.broken
+            trees.write_stage(out, complete=_is_complete(stage, trees.file_names(out)))
+            typer.echo(_report(stage, change, survey, other_configs=len(survey.finished) - len(published)))
+            damaged += survey.damaged
     if push:
-        with trees.opened(_root()) as repo:  # anew: DVC reads dvc.lock once
-            sent = trees.push(repo, chosen)
+        with trees.open_repository(_root()) as repo:  # opened again, because DVC reads dvc.lock only once
+            sent = trees.push(repo, selected)
         typer.echo(f"sent {sent} files; now: git add {trees.LOCK} artifacts && git commit")
-    if broken:
-        raise ArtifactError(f"{len(broken)} products are not published: " + "; ".join(broken))
+    if damaged:
+        raise ArtifactError(f"{len(damaged)} products were not published: " + "; ".join(damaged))
 
 
 @app.command()
@@ -66,21 +67,25 @@ def verify(
     recordable: Annotated[
         bool,
         typer.Option(
-            "--recordable", help="Refuse too what is unfinished, or in dvc.lock and not here: `dvc repro` records all."
+            "--recordable",
+            help="Also fail on unfinished products and on those in dvc.lock that aren't here, before `dvc repro`.",
         ),
     ] = False,
 ) -> None:
-    """Checks every product on disk against its manifest: sizes, and sha256 once."""
+    """Checks every product on disk against its manifest, by size and by sha256 (which is cached)."""
     from tlm_repro.sharing import products
 
     problems: list[str] = []
-    for stage in products.stages(stages or []):
-        found = products.survey(stage, RESULTS)
-        typer.echo(f"{stage}: {len(found.finished)} whole, {len(found.unfinished)} unfinished, {len(found.broken)} not")
-        problems += found.broken
+    for stage in products.select_stages(stages or []):
+        survey = products.survey(stage, RESULTS)
+        typer.echo(
+            f"{stage}: {len(survey.finished)} intact, {len(survey.unfinished)} unfinished, "
+            f"{len(survey.damaged)} damaged"
+        )
+        problems += survey.damaged
         if recordable:
-            problems += [f"{path} is unfinished: finish or delete it" for path in found.unfinished]
-            problems += _absent(stage, found.finished)
+            problems += [f"{path} is unfinished: finish or delete it" for path in survey.unfinished]
+            problems += _missing(stage, survey.finished)
     if problems:
         raise ArtifactError("; ".join(problems))
 
@@ -88,29 +93,29 @@ def verify(
 @app.command()
 def join_lock(
     theirs: Annotated[
-        str | None, typer.Argument(help="A commit or branch; none: both sides of the merge that is in progress.")
+        str | None, typer.Argument(help="A commit or branch; none: the two sides of the merge in progress.")
     ] = None,
 ) -> None:
-    """Joins two records of products, after a merge that left dvc.lock in conflict. Nothing but lists is downloaded."""
+    """Joins two versions of dvc.lock after a merge that left it in conflict. Downloads only lists of files."""
     from tlm_repro.sharing import products, trees
 
     lock = _root() / trees.LOCK
     before = lock.read_text(encoding="utf-8")
-    mine = before if theirs else _git_show(":2:")
-    other = trees.parse_lock(_git_show(f"{theirs}:" if theirs else ":3:"), "their dvc.lock")
-    trees.parse_lock(mine, "dvc.lock")
-    lock.write_text(mine, encoding="utf-8")
+    ours = before if theirs else _git_show(":2:")
+    their_lock = trees.parse_lock(_git_show(f"{theirs}:" if theirs else ":3:"), "their dvc.lock")
+    trees.parse_lock(ours, "dvc.lock")
+    lock.write_text(ours, encoding="utf-8")
     try:
-        with trees.opened(_root()) as repo:
+        with trees.open_repository(_root()) as repo:
             for stage in products.TREES:
-                out = trees.tree_of(repo, stage)
-                change = trees.join(out, stage, other)
-                trees.dump(out, complete=_complete(stage, trees.names(out)))
-                typer.echo(f"{stage}: {len(change.added)} files joined, {len(change.kept)} differ and stay ours")
+                out = trees.output_of(repo, stage)
+                change = trees.join(out, stage, their_lock)
+                trees.write_stage(out, complete=_is_complete(stage, trees.file_names(out)))
+                typer.echo(f"{stage}: {len(change.added)} files joined, {len(change.conflicting)} differ and stay ours")
     except BaseException:
         lock.write_text(before, encoding="utf-8")
         raise
-    typer.echo(f"now: git add {trees.LOCK}, and tlm-repro publish, which sends what a remote lacks")
+    typer.echo(f"now: git add {trees.LOCK}, then tlm-repro publish to send what the remotes lack")
 
 
 def _root() -> Path:
@@ -119,51 +124,56 @@ def _root() -> Path:
     return Path.cwd()
 
 
-def _git_show(place: str) -> str:
-    done = subprocess.run(["git", "show", f"{place}dvc.lock"], capture_output=True, text=True, check=False)
-    if done.returncode:
+def _git_show(revision: str) -> str:
+    process = subprocess.run(["git", "show", f"{revision}dvc.lock"], capture_output=True, text=True, check=False)
+    if process.returncode:
         raise SharingError(
-            f"git has no {place}dvc.lock ({done.stderr.strip()}): run this in a merge that left dvc.lock in conflict, "
-            "or name a commit"
+            f"git has no {revision}dvc.lock ({process.stderr.strip()}): run this during a merge that left dvc.lock in "
+            "conflict, or name a commit"
         )
-    return done.stdout
+    return process.stdout
 
 
-def _wanted(config: Path) -> set[str]:
-    """Paths of the products that a configuration asks for."""
+def _needed_paths(config: Path) -> set[str]:
+    """Paths of the products that a configuration needs."""
     from tlm_repro.config.loading import load
     from tlm_repro.sharing import products
     from tlm_repro.study.grid import expand
 
     grid = expand(load(config))
-    return {str(RESULTS / name) for stage in products.TREES for name in products.wanted(grid, stage)}
+    return {str(RESULTS / name) for stage in products.TREES for name in products.needed(grid, stage)}
 
 
-def _complete(stage: "Stage", recorded: set[str]) -> bool:
-    """Whether a stage's tree holds all that config.yaml, its dependency, asks for."""
+def _is_complete(stage: "Stage", recorded: set[str]) -> bool:
+    """Whether a stage's tree holds everything that config.yaml, its dependency, needs."""
     from tlm_repro.sharing import products
 
     tree = RESULTS / products.TREES[stage]
-    asked = {Path(name).relative_to(tree) for name in _wanted(CONFIG) if tree in Path(name).parents}
-    marks = {str(path / products.MANIFEST if stage in products.KINDS else path) for path in asked}
-    return marks <= recorded
+    needed = {Path(name).relative_to(tree) for name in _needed_paths(CONFIG) if tree in Path(name).parents}
+    files = {str(path / products.MANIFEST if stage in products.KINDS else path) for path in needed}
+    return files <= recorded
 
 
-def _absent(stage: "Stage", finished: list["Product"]) -> list[str]:
-    """What dvc.lock records of a stage and isn't on disk."""
+def _missing(stage: "Stage", finished: list["Product"]) -> list[str]:
+    """A message about a stage's files that dvc.lock records but that aren't on disk, if there are any."""
     from tlm_repro.sharing import products, trees
 
     tree = RESULTS / products.TREES[stage]
-    here = {str(path.relative_to(tree)) for product in finished for path in product.files}
-    with trees.opened(_root()) as repo:
-        gone = sorted(trees.names(trees.tree_of(repo, stage)) - here)
-    return [f"dvc.lock has {tree / gone[0]} and {len(gone) - 1} more, not here: `dvc pull {stage}`"] if gone else []
+    on_disk = {str(path.relative_to(tree)) for product in finished for path in product.files}
+    with trees.open_repository(_root()) as repo:
+        missing = sorted(trees.file_names(trees.output_of(repo, stage)) - on_disk)
+    if not missing:
+        return []
+    others = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
+    return [f"dvc.lock lists {tree / missing[0]}{others}, which aren't here: run `dvc pull {stage}`"]
 
 
-def _report(stage: "Stage", change: "Change", found: "Survey", left: int) -> str:
-    lines = [f"{stage}: {len(change.added)} added, {len(change.there)} already there"]
-    lines += [f"  unfinished, left out: {path}" for path in found.unfinished]
-    lines += [f"  changed just now, left out: {path}" for path in change.changed]
-    lines += [f"  already published with other contents, kept as it was (--replace): {path}" for path in change.kept]
-    lines += [f"  of other configurations, left out (--all): {left}"] if left else []
+def _report(stage: "Stage", change: "Change", survey: "Survey", other_configs: int) -> str:
+    lines = [f"{stage}: {len(change.added)} added, {len(change.unchanged)} already published"]
+    lines += [f"  skipped, unfinished: {path}" for path in survey.unfinished]
+    lines += [f"  skipped, changed while it was read: {path}" for path in change.unstable]
+    lines += [
+        f"  skipped, published with other contents (use --replace to replace it): {path}" for path in change.conflicting
+    ]
+    lines += [f"  skipped, of other configurations (use --all): {other_configs}"] if other_configs else []
     return "\n".join(lines)

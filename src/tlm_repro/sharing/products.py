@@ -1,4 +1,4 @@
-"""Which products of the workflow are finished, and whether they are what they say. Reads only; DVC isn't needed."""
+"""The workflow's products on disk: which are finished, and whether they are intact. Reads only and doesn't need DVC."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,41 +23,41 @@ TREES: dict[Stage, str] = {
 }
 KINDS: dict[Stage, str] = {"data": "data", "pretrain": "model", "needles": "samples"}
 MANIFEST = "manifest.json"
-PARTS = "parts"  # of a data set that many jobs made: the shards hold the same
+PARTS = "parts"  # of a data set made by several jobs; its shards hold the same tokens
 
 
 @dataclass(frozen=True)
 class Product:
-    """A finished product: `path` is its folder, or its file. `files` are all of it, as they were when checked."""
+    """A finished product. `path` is its folder or its only file; `files` are all its files when they were checked."""
 
     stage: Stage
     path: Path
     files: dict[Path, Identity]
 
     def changed(self) -> bool:
-        """Whether a file isn't the one that was checked."""
-        return any(not path.is_file() or identity(path) != seen for path, seen in self.files.items())
+        """Whether a file changed since it was checked."""
+        return any(not path.is_file() or identity(path) != checked for path, checked in self.files.items())
 
 
 @dataclass
 class Survey:
-    """Products below one folder of results. `unfinished` are paths, `broken` says what is wrong and how to mend it."""
+    """A stage's products in a folder of results. `damaged` are messages that say what is wrong and what to do."""
 
     finished: list[Product] = field(default_factory=list)
     unfinished: list[Path] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
 
-def stages(names: list[str]) -> list[Stage]:
-    """All of them where none is named. Raises ConfigError on an unknown one."""
+def select_stages(names: list[str]) -> list[Stage]:
+    """The stages of these names, or all for an empty list. Raises ConfigError for an unknown name."""
     for name in names:
         if name not in TREES:
-            raise ConfigError(f"'{name}' is no kind of artifact: one of {', '.join(TREES)} is expected")
+            raise ConfigError(f"unknown stage '{name}': choose one of {', '.join(TREES)}")
     return [stage for stage in TREES if stage in names or not names]
 
 
-def wanted(grid: Grid, stage: Stage) -> list[str]:
-    """Paths, below the folder of results, of all products that a configuration asks for."""
+def needed(grid: Grid, stage: Stage) -> list[str]:
+    """Paths, below the folder of results, of all products of a stage that a configuration needs."""
     tree = TREES[stage]
     names: dict[Stage, list[str]] = {
         "data": [grid.data.name],
@@ -70,23 +70,23 @@ def wanted(grid: Grid, stage: Stage) -> list[str]:
 
 
 def survey(stage: Stage, results: Path) -> Survey:
-    """Everything of one kind under `results`, each file checked against its manifest by size and (once) by sha256."""
-    found = Survey()
+    """All products of a stage under `results`. Files are checked against manifests by size and (cached) sha256."""
+    result = Survey()
     for path in _candidates(stage, results / TREES[stage]):
         try:
-            product = _folder(stage, path) if stage in KINDS else _file(stage, path)
+            product = _folder_product(stage, path) if stage in KINDS else _file_product(stage, path)
         except ArtifactError as error:
-            found.broken.append(str(error))
+            result.damaged.append(str(error))
             continue
         if product is None:
-            found.unfinished.append(path)
+            result.unfinished.append(path)
         else:
-            found.finished.append(product)
-    return found
+            result.finished.append(product)
+    return result
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Hidden files are temporary: locks, and what is being written."""
+    """A folder's content without hidden files, which are locks or temporary."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
 
 
@@ -98,38 +98,38 @@ def _candidates(stage: Stage, tree: Path) -> Iterator[Path]:
             yield path
 
 
-def _folder(stage: Stage, folder: Path) -> Product | None:
-    """A folder with a manifest; None where there is none yet."""
-    manifest = folder / MANIFEST
-    if not manifest.is_file():
+def _folder_product(stage: Stage, folder: Path) -> Product | None:
+    """The product in a folder, or None if it has no manifest yet."""
+    path = folder / MANIFEST
+    if not path.is_file():
         return None
-    seen = {path: identity(path) for path in sorted(_inside(folder))}
-    read = read_manifest(manifest, kind=KINDS[stage], verify="sha256")
-    if read.id != folder.name:
-        raise ArtifactError(f"{folder} holds {read.id}: rename it, or delete it and run its stage again")
-    named = {manifest, *(folder / name for name in read.files)}
-    if strange := sorted(set(seen) - named):
-        raise ArtifactError(f"{strange[0]} isn't in {manifest}: delete it, or move it elsewhere")
-    return Product(stage, folder, seen)
+    files = {file: identity(file) for file in sorted(_files_below(folder))}
+    manifest = read_manifest(path, kind=KINDS[stage], verify="sha256")
+    if manifest.id != folder.name:
+        raise ArtifactError(f"{folder} holds {manifest.id}: rename it, or delete it and run its stage again")
+    listed = {path, *(folder / name for name in manifest.files)}
+    if unlisted := sorted(set(files) - listed):
+        raise ArtifactError(f"{unlisted[0]} isn't in {path}: delete it, or move it elsewhere")
+    return Product(stage, folder, files)
 
 
-def _inside(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     for path in _visible(folder):
         if path.is_dir() and path.name != PARTS:
-            yield from _inside(path)
+            yield from _files_below(path)
         elif path.is_file():
             yield path
 
 
-def _file(stage: Stage, path: Path) -> Product | None:
-    """An evaluation or a novelty measurement, complete by being there; None for a file of another name."""
+def _file_product(stage: Stage, path: Path) -> Product | None:
+    """An evaluation or a novelty measurement, which is finished if it exists; None for a file of another name."""
     if FINGERPRINTED.match(path.name) is None or not path.is_file():
         return None
-    seen = {path: identity(path)}
+    files = {path: identity(path)}
     if stage == "novelty":
         Novelty.read(path)
-        return Product(stage, path, seen)
+        return Product(stage, path, files)
     run = Evaluation.read(path).run
     if run is not None and run.id != path.parent.name:
         raise ArtifactError(f"{path}: run.id: '{run.id}'. The folder has the run's id. Move the file there.")
-    return Product(stage, path, seen)
+    return Product(stage, path, files)
