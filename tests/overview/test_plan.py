@@ -10,8 +10,8 @@ from small_study import study, study_grid
 
 from tlm_repro.config.loading import load, parse
 from tlm_repro.errors import ConfigError
-from tlm_repro.overview.plan import Plan, assumptions, evaluation_flops, make
-from tlm_repro.overview.plan_document import document, left, render, totals
+from tlm_repro.overview.plan import Plan, check_assumptions, evaluation_flops, make_plan
+from tlm_repro.overview.plan_document import left, render, to_json, totals
 from tlm_repro.spec.data import PackageCorpus
 from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleSpec
 from tlm_repro.study.grid import Grid, expand
@@ -21,7 +21,7 @@ PAPER = ROOT / "config/paper.yaml"
 
 
 def planned(grid: Grid, results: Path = Path("nowhere"), **stated: Any) -> Plan:
-    return make(grid, assumptions(grid, **({"device": "H100 SXM", "mfu": 0.4} | stated)), results)
+    return make_plan(grid, check_assumptions(grid, **({"device": "H100 SXM", "mfu": 0.4} | stated)), results)
 
 
 @pytest.fixture(scope="module")
@@ -191,18 +191,18 @@ def test_tokens_on_disk_are_counted_as_they_are(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("stated", "message"),
+    ("arguments", "message"),
     [
-        ({"mfu": 1.2}, r"--mfu 1\.2: a share"),
+        ({"mfu": 1.2}, r"--mfu 1\.2: give a share"),
         ({"mfu": 0.0}, "--mfu 0"),
         ({"device": "H101"}, "unknown device 'H101'"),
         ({"peak_tflops": -1.0}, "--peak-tflops"),
         ({"price_per_gpu_hour": -1.0}, "--price-per-gpu-hour"),
     ],
 )
-def test_assumptions_that_cant_be_are_refused(tiny: Grid, stated: dict[str, Any], message: str):
+def test_assumptions_that_cant_be_are_refused(tiny: Grid, arguments: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
-        planned(tiny, **stated)
+        planned(tiny, **arguments)
 
 
 RUN_FIELDS = {
@@ -241,7 +241,7 @@ def test_the_command_prints_json_without_torch():
 
 def test_tables_hold_what_the_document_says(paper: Plan):
     text = render(paper, "markdown")
-    sums = document(paper)["totals"]
+    sums = to_json(paper)["totals"]
     whole = sums["gpu_hours"] + sums["validation_gpu_hours"]
     total = next(line for line in text.splitlines() if line.startswith("| all"))
     assert f" {whole:,.0f} " in total
@@ -256,5 +256,5 @@ def test_bad_input_is_one_line(tmp_path: Path):
     command = [sys.executable, "-m", "tlm_repro", "plan", "--config", "absent.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("tlm-repro: error: absent.yaml isn't there")
+    assert done.stderr.startswith("tlm-repro: error: absent.yaml doesn't exist")
     assert len(done.stderr.splitlines()) == 1

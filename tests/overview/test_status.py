@@ -10,9 +10,9 @@ import pytest
 from small_study import STUDY, study_grid
 
 from tlm_repro.architectures.accounting import training_flops
-from tlm_repro.overview.progress import failure, last_rows, newest_checkpoint
+from tlm_repro.overview.progress import last_error, last_rows, newest_checkpoint
 from tlm_repro.overview.status import RunStatus, counts, statuses
-from tlm_repro.overview.status_document import document, render, span
+from tlm_repro.overview.status_document import duration, render, to_json
 from tlm_repro.study.grid import Grid
 from tlm_repro.training.attempt import ATTEMPT
 
@@ -131,7 +131,7 @@ def test_a_silent_run_is_stalled(site: Site):
     site.checkpoint(20, age=30 * MINUTE)
     run = site.status()
     assert (run.state, run.eta_s) == ("stalled", None)
-    assert run.why.startswith("no new row for 25 minutes")
+    assert run.why.startswith("no new metrics for 25 minutes")
     assert run.why.endswith("resumes after step 20")
 
 
@@ -150,7 +150,7 @@ def test_a_process_that_is_gone_without_a_message(site: Site):
     site.checkpoint(20, age=300)
     run = site.status()
     assert run.state == "failed"
-    assert run.why.startswith(f"process {ENDED} is gone and left no message")
+    assert run.why.startswith(f"process {ENDED} ended without a message")
     site.attempt(age=3600, host=platform.node(), pid=os.getpid())
     assert site.status().state == "running"
 
@@ -213,9 +213,9 @@ def test_the_cause_is_our_own_message_or_the_tracebacks_last_line():
         "  File 'b'",
         "RuntimeError: y",
     ]
-    assert failure(chained) == "RuntimeError: y"
-    assert failure([*chained, "tlm-repro: error: no room"]) == "no room"
-    assert failure(["all is well"]) is None
+    assert last_error(chained) == "RuntimeError: y"
+    assert last_error([*chained, "tlm-repro: error: no room"]) == "no room"
+    assert last_error(["all is well"]) is None
 
 
 def test_a_finished_run(site: Site):
@@ -254,9 +254,9 @@ def test_half_a_checkpoint_doesnt_count(site: Site):
     site.checkpoint(20, age=10)
     (site.checkpoints / "step-00000030").mkdir()
     (site.checkpoints / ".step-00000040.abc").mkdir()
-    found = newest_checkpoint(site.checkpoints)
-    assert found is not None
-    assert found.step == 20
+    checkpoint = newest_checkpoint(site.checkpoints)
+    assert checkpoint is not None
+    assert checkpoint.step == 20
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"device": 3}'])
@@ -280,12 +280,12 @@ def test_looking_changes_nothing(site: Site):
 def test_the_document_and_the_table(site: Site):
     site.attempt(age=3600)
     site.rows(60, age=2)
-    values = json.loads(json.dumps(document("demo", site.all())))
+    values = json.loads(json.dumps(to_json("demo", site.all())))
     assert values["states"] == {"running": 1, "not started": len(site.grid.runs) - 1}
     assert {"id", "state", "step", "loss", "tokens_per_second", "mfu", "eta_s", "why"} <= values["runs"][0].keys()
     (line,) = [line for line in render("demo", site.all()).splitlines() if line.startswith(site.run)]
     assert line.split()[1:6] == ["running", "60/80", "7.4000", "—", "1,000"]
-    assert (span(20.4), span(3661), span(90_000)) == ("0:00:20", "1:01:01", "1 d 1 h")
+    assert (duration(20.4), duration(3661), duration(90_000)) == ("0:00:20", "1:01:01", "1 d 1 h")
 
 
 def test_the_command_looks_without_torch(tmp_path: Path):

@@ -1,7 +1,7 @@
-"""What a configuration costs before anything runs: FLOPs, GPU-hours, disk, and what is already done. No torch here.
+"""The cost of a configuration before it runs: FLOPs, GPU-hours, disk, and what is finished. Doesn't import torch.
 
-GPU-hours are FLOPs in closed form ÷ (peak of a device × an assumed utilisation): the peak is a data sheet's, the
-utilisation is whatever the reader states.
+GPU-hours are FLOPs in closed form ÷ (peak of a device × an assumed utilisation). The peak comes from a data sheet, the
+utilisation from the user.
 """
 
 from collections.abc import Iterable
@@ -30,9 +30,12 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What turns FLOPs into hours and money; `peak_flops` a second of one device, `mfu` the share of it that is used.
+    """The assumptions that convert FLOPs to hours and costs.
 
-    `tokenizing_rate`: tokens a second of the whole tokenising stage; None: it isn't estimated.
+    Attributes:
+        peak_flops: peak FLOP/s of one device.
+        mfu: the share of the peak that training uses.
+        tokenizing_rate: tokens per second of the whole tokenising stage; None: not estimated.
     """
 
     device: str
@@ -44,17 +47,22 @@ class Assumptions:
     tokenizing_rate: float | None = None
 
     def hours(self, flops: float) -> float:
-        """On one device."""
+        """Hours on one device."""
         return flops / (self.peak_flops * self.mfu) / 3600
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """One training run. `gpu_hours` are those of its optimiser steps; `validation_gpu_hours` of looking on meanwhile,
-    when one process measures and the others wait; `wall_hours` are both, on `processes` devices."""
+    """One training run.
+
+    Attributes:
+        gpu_hours: of the optimiser steps.
+        validation_gpu_hours: of periodic validation, while the other processes idle.
+        wall_hours: of both, on `processes` devices.
+    """
 
     id: str
-    arch: str  # as the published tables call it
+    arch: str
     scale: str
     allocation: str
     seed: int
@@ -73,7 +81,7 @@ class RunCost:
 
 @dataclass(frozen=True)
 class EvaluationCost:
-    """One evaluation of one run, on one device. `flops` and `gpu_hours` are None where the items aren't known."""
+    """One evaluation of one run, on one device. `flops` and `gpu_hours` are None if the items aren't known."""
 
     run: str
     name: str
@@ -85,7 +93,7 @@ class EvaluationCost:
 
 @dataclass(frozen=True)
 class TableCost:
-    """A table or figure, made alone: all the runs that it reads, of which `shared` are read by others too."""
+    """The cost of one table or figure alone. Of its `runs`, `shared` ones are also read by others."""
 
     name: str
     title: str
@@ -100,7 +108,7 @@ class TableCost:
 
 @dataclass(frozen=True)
 class Link:
-    """One stage of the longest chain; `hours` None: not estimated. `left` is what is still to be waited for."""
+    """One stage of the longest chain: its `hours` and those `left` to wait for. None: not estimated."""
 
     stage: str
     what: str
@@ -110,11 +118,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes. `tokens` is None where the budgets are open and nothing is tokenised yet.
+    """Sizes in bytes.
 
-    `tokens_measured` says that it is the size of files that are there. `tokens_joining` is what they take while the
-    parts of several jobs are joined, None where one job makes them or they are there. Checkpoints: of the largest run,
-    and of all unfinished runs training at once.
+    Attributes:
+        tokens: of the tokenised corpus; None if a budget is open and nothing is tokenised.
+        tokens_measured: whether `tokens` is the size of existing files.
+        tokens_joining: while the parts of several jobs are joined; None with one job, or if the corpus is tokenised.
+        checkpoints_one_run: of the largest run.
+        checkpoints_all_runs: of all unfinished runs, training at the same time.
     """
 
     tokens: int | None
@@ -127,7 +138,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a configuration asks for, each thing once."""
+    """The cost of everything in a configuration, each run and evaluation once."""
 
     config: str
     toy: bool
@@ -143,7 +154,7 @@ class Plan:
     disk: Disk
 
 
-def assumptions(
+def check_assumptions(
     grid: Grid,
     *,
     device: str,
@@ -152,56 +163,55 @@ def assumptions(
     price_per_gpu_hour: float | None = None,
     tokenizing_rate: float | None = None,
 ) -> Assumptions:
-    """Checked assumptions. Raises ConfigError for a utilisation beyond 1, or a device whose peak isn't known."""
+    """Checks the user's assumptions. Raises ConfigError for a value out of range or a device without a known peak."""
     if not 0 < mfu <= 1:
-        raise ConfigError(f"--mfu {mfu}: a share of the peak is expected, above 0 and at most 1, as 0.4")
-    stated = {"--peak-tflops": peak_tflops, "--tokenizing-rate": tokenizing_rate}
-    for name, value in stated.items():
+        raise ConfigError(f"--mfu {mfu}: give a share of the peak above 0 and at most 1, such as 0.4")
+    for name, value in {"--peak-tflops": peak_tflops, "--tokenizing-rate": tokenizing_rate}.items():
         if value is not None and value <= 0:
-            raise ConfigError(f"{name} {value}: a number above 0 is expected")
+            raise ConfigError(f"{name} {value}: give a number above 0")
     if price_per_gpu_hour is not None and price_per_gpu_hour < 0:
-        raise ConfigError(f"--price-per-gpu-hour {price_per_gpu_hour}: a price of 0 or more is expected")
+        raise ConfigError(f"--price-per-gpu-hour {price_per_gpu_hour}: give a price of 0 or more")
     arithmetic = grid.config.training.precision
-    found = find_device(device)
-    name = found.name if found else device
+    row = find_device(device)
+    name = row.name if row else device
     if peak_tflops is not None:
-        peak, source = peak_tflops * 1e12, "stated with --peak-tflops"
+        peak, source = peak_tflops * 1e12, "given with --peak-tflops"
     else:
-        peak, source = peak_flops(device, arithmetic), found.source if found else ""
+        peak, source = peak_flops(device, arithmetic), row.source if row else ""
     return Assumptions(name, arithmetic, peak, source, mfu, price_per_gpu_hour, tokenizing_rate)
 
 
-def make(grid: Grid, assumed: Assumptions, results: Path) -> Plan:
-    """The plan of all that `grid` holds; `results` is the workflow's folder, read for what is already done."""
+def make_plan(grid: Grid, assumptions: Assumptions, results: Path) -> Plan:
+    """The plan of everything in `grid`. The workflow's folder `results` shows what is finished."""
     data = data_summary(grid.data, results)
-    runs = [_run(grid, spec, assumed, results) for spec in grid.runs.values()]
+    runs = [_run_cost(grid, spec, assumptions, results) for spec in grid.runs.values()]
     evaluations = [
-        _evaluation(grid, run, name, suite, assumed, results)
+        _evaluation_cost(grid, run, name, suite, assumptions, results)
         for run, suites in grid.suites.items()
         for name, suite in suites.items()
     ]
     return Plan(
         config=grid.config.name,
         toy=grid.config.toy,
-        assumptions=assumed,
+        assumptions=assumptions,
         runs=runs,
         evaluations=evaluations,
-        tables=_tables(grid, runs, evaluations),
+        tables=_table_costs(grid, runs, evaluations),
         novelty=len(grid.novelty),
         novelty_done=sum((results / "novelty" / f"{name}.json").is_file() for name in grid.novelty),
         data=grid.data.name,
         data_done=data is not None,
-        chain=_chain(grid, assumed, runs, evaluations, data is not None),
+        chain=_longest_chain(grid, assumptions, runs, evaluations, data is not None),
         disk=_disk(grid, runs, data),
     )
 
 
-def _run(grid: Grid, spec: RunSpec, assumed: Assumptions, results: Path) -> RunCost:
+def _run_cost(grid: Grid, spec: RunSpec, assumptions: Assumptions, results: Path) -> RunCost:
     labels, model = spec.labels, spec.model
     hardware = grid.config.scales[labels.scale].hardware
     flops = training_flops(model, spec.training.tokens)
-    looking = assumed.hours(_monitoring_flops(grid, spec)) * hardware.processes
-    hours = assumed.hours(flops)
+    validation_hours = assumptions.hours(_validation_flops(grid, spec)) * hardware.processes
+    hours = assumptions.hours(flops)
     return RunCost(
         id=spec.id,
         arch=labels.architecture,
@@ -214,16 +224,16 @@ def _run(grid: Grid, spec: RunSpec, assumed: Assumptions, results: Path) -> RunC
         flops=flops,
         processes=hardware.processes,
         gpu_hours=hours,
-        validation_gpu_hours=looking,
-        wall_hours=(hours + looking) / hardware.processes,
+        validation_gpu_hours=validation_hours,
+        wall_hours=(hours + validation_hours) / hardware.processes,
         checkpoint_bytes=storage.checkpoint_bytes(model),
         model_bytes=storage.model_bytes(model),
         done=finished_manifest(results, spec.id) is not None,
     )
 
 
-def _monitoring_flops(grid: Grid, spec: RunSpec) -> int:
-    """Of the validation losses that training measures now and then, in one process."""
+def _validation_flops(grid: Grid, spec: RunSpec) -> int:
+    """FLOPs of the periodic validation during training, in one process."""
     trainer, held_out = grid.config.trainer, grid.data.validation_tokens
     tokens = trainer.validation_tokens if held_out is None else min(trainer.validation_tokens, held_out)
     return min(trainer.validations, spec.training.steps) * _windows_flops(
@@ -236,83 +246,85 @@ def _windows_flops(model: ModelSpec, tokens: int, length: int) -> int:
 
 
 def evaluation_flops(model: ModelSpec, suite: Suite, held_out: int | None) -> int | None:
-    """Forward passes of one evaluation, or None where the number of tokens isn't known before it runs.
+    """FLOPs of one evaluation's forward passes, or None if the number of tokens isn't known before it runs.
 
-    Needle-in-a-haystack prompts and their answers fill each length: one pass over it with a cache. Benchmarks aren't
-    known: their items are read when they run. `held_out`: tokens of the held-out split, None: open.
+    Needle-in-a-haystack prompts and answers fill each length, which takes one pass with a cache. Benchmarks can't be
+    estimated, because their items are read when they run. `held_out`: tokens of the held-out split; None: open.
     """
     if isinstance(suite, ValidationSpec):
-        known = [tokens for tokens in (suite.tokens, held_out) if tokens is not None]
-        return _windows_flops(model, min(known), suite.sequence_length) if known else None
+        limits = [tokens for tokens in (suite.tokens, held_out) if tokens is not None]
+        return _windows_flops(model, min(limits), suite.sequence_length) if limits else None
     if isinstance(suite, NeedleSpec):
-        wanted = suite.samples
-        prompts = len(wanted.tasks) * wanted.samples
-        return prompts * sum(forward_flops(model, length) for length in wanted.lengths)
+        samples = suite.samples
+        prompts = len(samples.tasks) * samples.samples
+        return prompts * sum(forward_flops(model, length) for length in samples.lengths)
     return None
 
 
-def _evaluation(grid: Grid, run: str, name: str, suite: Suite, assumed: Assumptions, results: Path) -> EvaluationCost:
+def _evaluation_cost(
+    grid: Grid, run: str, name: str, suite: Suite, assumptions: Assumptions, results: Path
+) -> EvaluationCost:
     flops = evaluation_flops(grid.runs[run].model, suite, grid.data.validation_tokens)
-    hours = None if flops is None else assumed.hours(flops)
+    hours = None if flops is None else assumptions.hours(flops)
     done = (results / "evaluations" / run / f"{name}.json").is_file()
     return EvaluationCost(run=run, name=name, suite=suite.suite, flops=flops, gpu_hours=hours, done=done)
 
 
-def _tables(grid: Grid, runs: list[RunCost], evaluations: list[EvaluationCost]) -> list[TableCost]:
-    costs = {run.id: run for run in runs}
-    measured = {(item.run, item.name): item for item in evaluations}
+def _table_costs(grid: Grid, runs: list[RunCost], evaluations: list[EvaluationCost]) -> list[TableCost]:
+    run_costs = {run.id: run for run in runs}
+    evaluation_costs = {(item.run, item.name): item for item in evaluations}
     needs: dict[str, tuple[set[str], set[tuple[str, str]]]] = {
         name: ({cell.run for cell in cells}, set(grid.evaluations(name))) for name, cells in grid.experiments.items()
     }
-    searched = [cell for cells in grid.needles.values() for cell in cells]
-    if searched:
-        needs["niah"] = ({cell.run for cell in searched}, set(grid.needle_evaluations(searched)))
+    needle_cells = [cell for cells in grid.needles.values() for cell in cells]
+    if needle_cells:
+        needs["niah"] = ({cell.run for cell in needle_cells}, set(grid.needle_evaluations(needle_cells)))
     if grid.novelty:
         needs["novelty"] = ({task.run for task in grid.novelty.values() if task.run}, set())
     tables = []
-    for name, (needed, scores) in needs.items():
-        elsewhere = set().union(*(others for other, (others, _) in needs.items() if other != name))
+    for name, (table_runs, scores) in needs.items():
+        other_runs = set().union(*(others for other, (others, _) in needs.items() if other != name))
         tables.append(
             TableCost(
                 name=name,
                 title=TITLES.get(name, name),
-                runs=len(needed),
-                shared=len(needed & elsewhere),
-                runs_done=sum(costs[run].done for run in needed),
+                runs=len(table_runs),
+                shared=len(table_runs & other_runs),
+                runs_done=sum(run_costs[run].done for run in table_runs),
                 evaluations=len(scores),
-                evaluations_done=sum(measured[score].done for score in scores),
-                gpu_hours=training_hours(costs[run] for run in sorted(needed)),
-                evaluation_gpu_hours=sum(measured[score].gpu_hours or 0.0 for score in sorted(scores)),
+                evaluations_done=sum(evaluation_costs[score].done for score in scores),
+                gpu_hours=training_hours(run_costs[run] for run in sorted(table_runs)),
+                evaluation_gpu_hours=sum(evaluation_costs[score].gpu_hours or 0.0 for score in sorted(scores)),
             )
         )
     return tables
 
 
 def training_hours(runs: Iterable[RunCost]) -> float:
-    """GPU-hours of whole runs, their validation included."""
+    """GPU-hours of training runs, validation included."""
     return sum(run.gpu_hours + run.validation_gpu_hours for run in runs)
 
 
-def _chain(
-    grid: Grid, assumed: Assumptions, runs: list[RunCost], evaluations: list[EvaluationCost], tokenised: bool
+def _longest_chain(
+    grid: Grid, assumptions: Assumptions, runs: list[RunCost], evaluations: list[EvaluationCost], tokenised: bool
 ) -> list[Link]:
-    """The stages that wait for each other, with the longest job of each: however many GPUs, it takes as long."""
+    """The longest chain of jobs that depend on each other. More GPUs can't shorten it."""
 
-    def evaluation_of(run: RunCost, *, left: bool) -> float:
+    def evaluation_hours(run: RunCost, *, left: bool) -> float:
         return max(
             (item.gpu_hours or 0.0 for item in evaluations if item.run == run.id and not (left and item.done)),
             default=0.0,
         )
 
-    longest = max(runs, key=lambda run: run.wall_hours + evaluation_of(run, left=False))
-    behind = max(runs, key=lambda run: (0.0 if run.done else run.wall_hours) + evaluation_of(run, left=True))
-    tokens, rate = grid.data.train_tokens, assumed.tokenizing_rate
-    tokenising = tokens / rate / 3600 if tokens and rate else None
-    everything = all(run.done for run in runs)
+    longest = max(runs, key=lambda run: run.wall_hours + evaluation_hours(run, left=False))
+    longest_left = max(runs, key=lambda run: (0.0 if run.done else run.wall_hours) + evaluation_hours(run, left=True))
+    tokens, rate = grid.data.train_tokens, assumptions.tokenizing_rate
+    hours = tokens / rate / 3600 if tokens and rate else None
+    all_done = all(run.done for run in runs)
     return [
-        Link("tokenise", grid.data.name, tokenising, 0.0 if tokenised or everything else tokenising),
-        Link("train", longest.id, longest.wall_hours, 0.0 if behind.done else behind.wall_hours),
-        Link("evaluate", longest.id, evaluation_of(longest, left=False), evaluation_of(behind, left=True)),
+        Link("tokenise", grid.data.name, hours, 0.0 if tokenised or all_done else hours),
+        Link("train", longest.id, longest.wall_hours, 0.0 if longest_left.done else longest_left.wall_hours),
+        Link("evaluate", longest.id, evaluation_hours(longest, left=False), evaluation_hours(longest_left, left=True)),
         Link("tabulate", ", ".join(grid.tables), 0.0, 0.0),
     ]
 

@@ -1,4 +1,4 @@
-"""A plan as plain values for programs, and as tables for people: text for a terminal, Markdown for a proposal."""
+"""A plan as JSON, as text for a terminal and as Markdown."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -14,8 +14,8 @@ NOT_ESTIMATED = "not estimated"
 SUITES = {"validation": "held-out loss", "zero_shot": "benchmarks", "niah": "needle in a haystack"}
 
 
-def document(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON takes it; hours, bytes and FLOPs unrounded."""
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as plain values for JSON. Hours, bytes and FLOPs aren't rounded."""
     return {**asdict(plan), "totals": totals(plan), "left": left(plan), "notes": notes(plan)}
 
 
@@ -25,87 +25,87 @@ def totals(plan: Plan) -> dict[str, Any]:
 
 
 def left(plan: Plan) -> dict[str, Any]:
-    """The same over what isn't done; a run that has begun counts as a whole one."""
+    """Sums over what isn't finished. A run in progress counts in full."""
     runs = [run for run in plan.runs if not run.done]
     return _sums(plan, runs, [item for item in plan.evaluations if not item.done])
 
 
 def _sums(plan: Plan, runs: list[RunCost], evaluations: list[EvaluationCost]) -> dict[str, Any]:
     training = sum(run.gpu_hours for run in runs)
-    looking = sum(run.validation_gpu_hours for run in runs)
-    measuring = sum(item.gpu_hours or 0.0 for item in evaluations)
+    validation = sum(run.validation_gpu_hours for run in runs)
+    evaluation = sum(item.gpu_hours or 0.0 for item in evaluations)
     return {
         "runs": len(runs),
         "tokens": sum(run.tokens for run in runs),
         "flops": sum(run.flops for run in runs),
         "gpu_hours": training,
-        "validation_gpu_hours": looking,
+        "validation_gpu_hours": validation,
         "evaluations": len(evaluations),
         "evaluations_not_estimated": sum(item.gpu_hours is None for item in evaluations),
-        "evaluation_gpu_hours": measuring,
-        "total_gpu_hours": training + looking + measuring,
-        "cost": cost(plan, training + looking + measuring),
+        "evaluation_gpu_hours": evaluation,
+        "total_gpu_hours": training + validation + evaluation,
+        "cost": cost(plan, training + validation + evaluation),
     }
 
 
 def cost(plan: Plan, gpu_hours: float) -> float | None:
-    """In the currency of the stated price; None without one."""
+    """The cost in the currency of the price per GPU-hour; None without a price."""
     price = plan.assumptions.price_per_gpu_hour
     return None if price is None else price * gpu_hours
 
 
 def notes(plan: Plan) -> list[str]:
-    """What the figures hold and what they don't."""
-    assumed = plan.assumptions
-    found = [
-        f"The utilisation of {assumed.mfu:.0%} is an assumption, not a measurement: measure yours with "
-        "benchmarks/training.py and state it with --mfu.",
-        "FLOPs: three forward passes a token, two a multiply-add, attention over the full T×T scores; activations "
-        "that are computed twice aren't counted.",
-        "GPU-hours of training hold the validation losses on the way, measured by one process while the others wait; "
-        "start, compilation, saving, restarts, failed attempts and queues aren't in them.",
-        "A table's GPU-hours are what it alone needs; the total counts a run that several share once.",
-        "Checkpoints: weights, AdamW's moments and, for levels with a period, sums of gradients, all in fp32; two are "
-        "kept, a third exists while it is written, and all go when a run is finished.",
-        "Not known here, so in no sum: the corpus's own files, what Hugging Face's cache keeps of it, of the "
-        "benchmarks' data sets and of pretrained models. Metrics and logs take some 200 bytes a step.",
+    """What the numbers include, and what they don't."""
+    assumptions = plan.assumptions
+    texts = [
+        f"The utilisation of {assumptions.mfu:.0%} is an assumption, not a measurement: measure yours with "
+        "benchmarks/training.py and pass it with --mfu.",
+        "FLOPs: three forward passes per token, two FLOPs per multiply-add, attention over the full T×T scores. "
+        "Recomputed activations aren't counted.",
+        "GPU-hours of training include periodic validation, during which all processes but one idle. They don't "
+        "include start-up, compilation, saving, restarts, failed attempts and queueing.",
+        "The GPU-hours of a table are what it needs alone. The total counts a run that several tables share once.",
+        "Checkpoints hold the weights, AdamW's moments and, for levels with an update period, gradient sums, all in "
+        "fp32. Two are kept, a third exists while it is written, and all are deleted when the run is finished.",
+        "Not included, because their sizes aren't known here: the corpus's files and the Hugging Face cache of the "
+        "corpus, the benchmarks and pretrained models. Metrics and logs take about 200 bytes per step.",
     ]
     if any(item.gpu_hours is None for item in plan.evaluations):
-        found.append("Benchmarks aren't estimated: their items are read when they run.")
+        texts.append("Benchmarks aren't estimated, because their items are read when they run.")
     if any(item.suite == "niah" for item in plan.evaluations):
-        found.append(
-            "Needles in a haystack: one pass over each length. Answers come a token at a time, bound by memory rather "
-            "than FLOPs: expect it to take longer."
+        texts.append(
+            "Needle in a haystack is estimated as one pass over each length. Answers are generated token by token, "
+            "which is bound by memory rather than FLOPs, so expect it to take longer."
         )
     if any(link.hours is None for link in plan.chain):
-        found.append("Tokenising isn't estimated: state its speed with --tokenizing-rate.")
+        texts.append("Tokenising isn't estimated: pass its speed with --tokenizing-rate.")
     if plan.toy:
-        found.append("This configuration is at toy scale: made for a CPU, where no utilisation of a GPU says anything.")
-    return found
+        texts.append("This configuration is at toy scale, for a CPU. A GPU's utilisation doesn't apply to it.")
+    return texts
 
 
 def render(plan: Plan, form: Form) -> str:
-    """All tables, one after another."""
+    """The plan as text or Markdown."""
     done = sum(run.done for run in plan.runs)
-    assumed = plan.assumptions
+    assumptions = plan.assumptions
     head = (
-        f"{len(plan.runs)} runs, {done} done. Assumed: {assumed.device}, dense {assumed.arithmetic} peak "
-        f"{assumed.peak_flops / 1e12:,.1f} TFLOP/s ({assumed.peak_source}), of which {assumed.mfu:.0%} is used."
+        f"{len(plan.runs)} runs, {done} done. Assumptions: {assumptions.device}, dense {assumptions.arithmetic} peak "
+        f"{assumptions.peak_flops / 1e12:,.1f} TFLOP/s ({assumptions.peak_source}), utilisation {assumptions.mfu:.0%}."
     )
     sections = [
-        ("Training", _training(plan)),
-        ("Tables and figures, each alone", _by_table(plan)),
-        ("Evaluation", _evaluation(plan)),
-        ("Altogether", _altogether(plan)),
-        ("Longest chain", _chain(plan)),
-        ("Disk", _disk(plan)),
-        ("Runs", _runs(plan)),
+        ("Training", _training_rows(plan)),
+        ("Tables and figures, each alone", _table_rows(plan)),
+        ("Evaluation", _evaluation_rows(plan)),
+        ("Total", _total_rows(plan)),
+        ("Longest chain", _chain_rows(plan)),
+        ("Disk", _disk_rows(plan)),
+        ("Runs", _run_rows(plan)),
     ]
     parts = [heading(f"Plan of {plan.config}", form, 2), head]
     for title, rows in sections:
-        parts += [heading(title, form, 3), grid_of(rows, form)]
-    listed = "\n".join(f"{'-' if form == 'markdown' else '*'} {note}" for note in notes(plan))
-    return "\n\n".join([*parts, heading("Notes", form, 3), listed])
+        parts += [heading(title, form, 3), table(rows, form)]
+    bullets = "\n".join(f"{'-' if form == 'markdown' else '*'} {note}" for note in notes(plan))
+    return "\n\n".join([*parts, heading("Notes", form, 3), bullets])
 
 
 def heading(text: str, form: Form, level: int) -> str:
@@ -114,8 +114,8 @@ def heading(text: str, form: Form, level: int) -> str:
     return f"{text}\n{('=' if level == 2 else '-') * len(text)}"
 
 
-def grid_of(rows: list[dict[str, str]], form: Form) -> str:
-    """A table whose columns of numbers are to the right."""
+def table(rows: list[dict[str, str]], form: Form) -> str:
+    """A table with right-aligned columns of numbers."""
     numeric = {
         column: all(row[column][:1].isdigit() or row[column] in ("", "—", NOT_ESTIMATED) for row in rows)
         for column in rows[0]
@@ -134,7 +134,7 @@ def size(count: float) -> str:
 
 
 def scaled(count: float) -> str:
-    """A number of tokens or parameters."""
+    """A number of tokens or parameters in decimal units."""
     for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= scale:
             return f"{count / scale:,.4g} {unit}"
@@ -149,24 +149,24 @@ def hours(count: float | None) -> str:
     return f"{count:.2g}"
 
 
-def _priced(plan: Plan, row: dict[str, str], gpu_hours: float) -> dict[str, str]:
-    """The row with its cost, where a price is stated."""
+def _with_cost(plan: Plan, row: dict[str, str], gpu_hours: float) -> dict[str, str]:
+    """The row with a column for its cost, if there is a price."""
     amount = cost(plan, gpu_hours)
     return row if amount is None else {**row, "Cost": f"{amount:,.0f}"}
 
 
-def _range(values: Iterable[float], show: Callable[[float], str]) -> str:
-    """One value, or the lowest and the highest."""
-    shown = list(dict.fromkeys(show(value) for value in sorted(values)))
-    return shown[0] if len(shown) == 1 else f"{shown[0]}–{shown[-1]}"
+def _range(values: Iterable[float], to_text: Callable[[float], str]) -> str:
+    """The lowest and the highest value, or the only one."""
+    texts = list(dict.fromkeys(to_text(value) for value in sorted(values)))
+    return texts[0] if len(texts) == 1 else f"{texts[0]}–{texts[-1]}"
 
 
-def _training(plan: Plan) -> list[dict[str, str]]:
+def _training_rows(plan: Plan) -> list[dict[str, str]]:
     groups: dict[tuple[str, str], list[RunCost]] = {}
     for run in plan.runs:
         groups.setdefault((run.scale, run.arch), []).append(run)
     rows = [
-        _priced(
+        _with_cost(
             plan,
             {
                 "Scale": scale,
@@ -174,34 +174,34 @@ def _training(plan: Plan) -> list[dict[str, str]]:
                 "Runs": str(len(runs)),
                 "Done": str(sum(run.done for run in runs)),
                 "Parameters": _range((run.parameters for run in runs), scaled),
-                "Tokens a run": _range((run.tokens for run in runs), scaled),
-                "FLOPs a run": _range((run.flops for run in runs), "{:.2e}".format),
-                "GPUs a run": _range((run.processes for run in runs), "{:.0f}".format),
-                "Hours a run": _range((run.wall_hours for run in runs), hours),
+                "Tokens per run": _range((run.tokens for run in runs), scaled),
+                "FLOPs per run": _range((run.flops for run in runs), "{:.2e}".format),
+                "GPUs per run": _range((run.processes for run in runs), "{:.0f}".format),
+                "Hours per run": _range((run.wall_hours for run in runs), hours),
                 "GPU-hours": hours(training_hours(runs)),
             },
             training_hours(runs),
         )
         for (scale, name), runs in groups.items()
     ]
-    every = {
+    total = {
         "Scale": "all",
         "Architecture": "",
         "Runs": str(len(plan.runs)),
         "Done": str(sum(run.done for run in plan.runs)),
         "Parameters": "",
-        "Tokens a run": "",
-        "FLOPs a run": "",
-        "GPUs a run": "",
-        "Hours a run": "",
+        "Tokens per run": "",
+        "FLOPs per run": "",
+        "GPUs per run": "",
+        "Hours per run": "",
         "GPU-hours": hours(training_hours(plan.runs)),
     }
-    return [*rows, _priced(plan, every, training_hours(plan.runs))]
+    return [*rows, _with_cost(plan, total, training_hours(plan.runs))]
 
 
-def _by_table(plan: Plan) -> list[dict[str, str]]:
+def _table_rows(plan: Plan) -> list[dict[str, str]]:
     return [
-        _priced(
+        _with_cost(
             plan,
             {
                 "": table.title,
@@ -220,28 +220,27 @@ def _by_table(plan: Plan) -> list[dict[str, str]]:
     ]
 
 
-def _evaluation(plan: Plan) -> list[dict[str, str]]:
+def _evaluation_rows(plan: Plan) -> list[dict[str, str]]:
     rows = []
     for suite in dict.fromkeys(item.suite for item in plan.evaluations):
-        alike = [item for item in plan.evaluations if item.suite == suite]
-        flops = [item.flops for item in alike if item.flops is not None]
-        measured = [item.gpu_hours for item in alike if item.gpu_hours is not None]
+        evaluations = [item for item in plan.evaluations if item.suite == suite]
+        flops = [item.flops for item in evaluations if item.flops is not None]
+        gpu_hours = [item.gpu_hours for item in evaluations if item.gpu_hours is not None]
         rows.append(
             {
                 "Suite": SUITES.get(suite, suite),
-                "Evaluations": str(len(alike)),
-                "Done": str(sum(item.done for item in alike)),
+                "Evaluations": str(len(evaluations)),
+                "Done": str(sum(item.done for item in evaluations)),
                 "FLOPs": f"{sum(flops):.2e}" if flops else NOT_ESTIMATED,
-                "GPU-hours": hours(sum(measured) if measured else None),
+                "GPU-hours": hours(sum(gpu_hours) if gpu_hours else None),
             }
         )
     if plan.novelty:
-        done = str(plan.novelty_done)
         rows.append(
             {
                 "Suite": "layer novelty",
                 "Evaluations": str(plan.novelty),
-                "Done": done,
+                "Done": str(plan.novelty_done),
                 "FLOPs": NOT_ESTIMATED,
                 "GPU-hours": NOT_ESTIMATED,
             }
@@ -249,7 +248,7 @@ def _evaluation(plan: Plan) -> list[dict[str, str]]:
     return rows
 
 
-def _altogether(plan: Plan) -> list[dict[str, str]]:
+def _total_rows(plan: Plan) -> list[dict[str, str]]:
     rows = []
     for title, sums in (("all", totals(plan)), ("left to do", left(plan))):
         row = {
@@ -262,24 +261,24 @@ def _altogether(plan: Plan) -> list[dict[str, str]]:
             "of evaluation": hours(sums["evaluation_gpu_hours"]),
             "GPU-hours": hours(sums["total_gpu_hours"]),
         }
-        rows.append(_priced(plan, row, sums["total_gpu_hours"]))
+        rows.append(_with_cost(plan, row, sums["total_gpu_hours"]))
     return rows
 
 
-def _chain(plan: Plan) -> list[dict[str, str]]:
+def _chain_rows(plan: Plan) -> list[dict[str, str]]:
     rows = [
         {"Stage": link.stage, "What": link.what, "Hours": hours(link.hours), "Left": hours(link.left)}
         for link in plan.chain
     ]
-    whole = hours(sum(link.hours or 0.0 for link in plan.chain))
-    waiting = hours(sum(link.left or 0.0 for link in plan.chain))
-    return [*rows, {"Stage": "together", "What": "what is estimated", "Hours": whole, "Left": waiting}]
+    total = hours(sum(link.hours or 0.0 for link in plan.chain))
+    total_left = hours(sum(link.left or 0.0 for link in plan.chain))
+    return [*rows, {"Stage": "total", "What": "estimated stages", "Hours": total, "Left": total_left}]
 
 
-def _disk(plan: Plan) -> list[dict[str, str]]:
+def _disk_rows(plan: Plan) -> list[dict[str, str]]:
     disk = plan.disk
     source = "measured" if disk.tokens_measured else "at their budgets"
-    tokens = "not known before they are made" if disk.tokens is None else size(disk.tokens)
+    tokens = "unknown before tokenising" if disk.tokens is None else size(disk.tokens)
     rows = {f"tokens, {source}": tokens}
     if disk.tokens_joining is not None:
         rows["tokens, while the parts of several jobs are joined"] = size(disk.tokens_joining)
@@ -291,9 +290,9 @@ def _disk(plan: Plan) -> list[dict[str, str]]:
     return [{"What": what, "Bytes": count} for what, count in rows.items()]
 
 
-def _runs(plan: Plan) -> list[dict[str, str]]:
+def _run_rows(plan: Plan) -> list[dict[str, str]]:
     return [
-        _priced(
+        _with_cost(
             plan,
             {
                 "Run": run.id,

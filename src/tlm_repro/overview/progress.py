@@ -1,7 +1,7 @@
-"""What the workflow's folders say of its runs: finished products, rows, checkpoints, the last attempt, its log.
+"""The progress of runs in the workflow's folders: manifests, metrics, checkpoints, attempts, logs.
 
-Everything here only reads, and may run while a run is being trained: a line or a file that isn't whole yet is passed
-over. Of long files only the end is read. No torch here.
+Everything here only reads, also while a run is training: an incomplete line or file is ignored. Only the end of a long
+file is read. Doesn't import torch.
 """
 
 import contextlib
@@ -18,17 +18,16 @@ from tlm_repro.training.attempt import ATTEMPT, Attempt
 from tlm_repro.training.metrics import METRICS, TIMING
 
 BLOCK = 2**18  # bytes read at a time from the end of a file
-SEARCHED = 2**23  # bytes from the end in which a validation loss is looked for
+SEARCHED = 2**23  # bytes at the end of a file that are searched for a validation loss
 SPEED_ROWS = 100
 ERROR = "tlm-repro: error: "
 TRACEBACK = "Traceback (most recent call last):"
-# A launcher's own traceback says only that a rank failed.
-LAUNCHER = "torch.distributed.elastic"
+LAUNCHER = "torch.distributed.elastic"  # its traceback says only that a rank failed
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The end of `metrics.jsonl`. `tokens_per_second` is the median of the last steps; `written` a Unix time."""
+class LastRows:
+    """The last rows of `metrics.jsonl`. `tokens_per_second` is the median of the last steps; `written`, a Unix time."""
 
     step: int
     loss: float | None
@@ -38,16 +37,16 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """The newest checkpoint; `written` is a Unix time."""
+class SavedCheckpoint:
+    """The newest checkpoint. `written` is a Unix time."""
 
     step: int
     written: float
 
 
 @dataclass(frozen=True)
-class Log:
-    """The end of an attempt's log: how it failed, or whether it waits for another process; `written` a Unix time."""
+class LogEnd:
+    """The end of an attempt's log: its error, and whether it waits for another process. `written` is a Unix time."""
 
     error: str | None
     waiting: bool
@@ -55,7 +54,7 @@ class Log:
 
 
 def manifest(folder: Path, id: str) -> dict[str, Any] | None:
-    """The plain values of a product's manifest if it is there, readable and of this id; its files aren't looked at."""
+    """A product's manifest, unparsed, if it is readable and has this id. The product's files aren't checked."""
     with contextlib.suppress(ArtifactError):
         raw = read_json(folder / "manifest.json")
         if isinstance(raw, dict) and raw.get("id") == id and isinstance(raw.get("summary"), dict):
@@ -64,28 +63,28 @@ def manifest(folder: Path, id: str) -> dict[str, Any] | None:
 
 
 def finished_manifest(results: Path, run: str) -> dict[str, Any] | None:
-    """The manifest of a trained run, None while it isn't finished."""
+    """The manifest of a trained run, or None if it isn't finished."""
     return manifest(results / "models" / run, run)
 
 
 def data_summary(data: DataSpec, results: Path) -> dict[str, Any] | None:
-    """What the manifest of a tokenised data set says of it, None while there is none."""
-    found = manifest(results / "data" / data.name, data.name)
-    return None if found is None else found["summary"]
+    """The summary in the manifest of a tokenised data set, or None if it isn't finished."""
+    data_manifest = manifest(results / "data" / data.name, data.name)
+    return None if data_manifest is None else data_manifest["summary"]
 
 
-def last_rows(checkpoints: Path) -> Rows | None:
-    """What the newest rows say, None where there is none."""
+def last_rows(checkpoints: Path) -> LastRows | None:
+    """The newest metrics of a run, or None if there are none."""
     path = checkpoints / METRICS
     try:
         written = path.stat().st_mtime
-        tail = _parsed(tail_bytes(path, BLOCK))
+        tail = _parse_rows(tail_bytes(path, BLOCK))
     except OSError:
         return None
     if not tail:
         return None
     speeds = sorted(row[TIMING] for row in tail[-SPEED_ROWS:] if isinstance(row.get(TIMING), int | float))
-    return Rows(
+    return LastRows(
         step=tail[-1]["step"],
         loss=tail[-1].get("loss"),
         validation_loss=_last_validation(path, tail),
@@ -95,7 +94,7 @@ def last_rows(checkpoints: Path) -> Rows | None:
 
 
 def tail_bytes(path: Path, size: int) -> bytes:
-    """The last `size` bytes of a file, from the first line that begins there."""
+    """The last `size` bytes of a file, from the first complete line."""
     with path.open("rb") as file:
         length = file.seek(0, 2)
         file.seek(max(0, length - size))
@@ -103,10 +102,10 @@ def tail_bytes(path: Path, size: int) -> bytes:
     return text if length <= size else text.partition(b"\n")[2]
 
 
-def _parsed(text: bytes) -> list[dict[str, Any]]:
+def _parse_rows(text: bytes) -> list[dict[str, Any]]:
     rows = []
     for line in text.splitlines():
-        with contextlib.suppress(ValueError):  # the line that is being written, or that a kill cut short
+        with contextlib.suppress(ValueError):  # a line that is being written, or that a kill cut off
             row = json.loads(line)
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 rows.append(row)
@@ -114,50 +113,50 @@ def _parsed(text: bytes) -> list[dict[str, Any]]:
 
 
 def _last_validation(path: Path, tail: list[dict[str, Any]]) -> float | None:
-    """The newest validation loss; it stands in few rows, so further back lines are searched before they are parsed."""
+    """The newest validation loss. Few rows have one, so lines before `tail` are searched before they are parsed."""
     for row in reversed(tail):
         if row.get("validation_loss") is not None:
             return row["validation_loss"]
     lines = [line for line in tail_bytes(path, SEARCHED).splitlines() if b'"validation_loss"' in line]
-    rows = [row for row in _parsed(b"\n".join(lines[-2:])) if row.get("validation_loss") is not None]
+    rows = [row for row in _parse_rows(b"\n".join(lines[-2:])) if row.get("validation_loss") is not None]
     return rows[-1]["validation_loss"] if rows else None
 
 
-def newest_checkpoint(checkpoints: Path) -> Saved | None:
-    """The newest whole checkpoint by its name; whether it is intact shows when it is read."""
-    found = [path for path in checkpoints.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
-    for path in sorted(found, reverse=True):
-        with contextlib.suppress(OSError):  # dropped in this moment
-            return Saved(int(path.name.removeprefix("step-")), (path / "state.json").stat().st_mtime)
+def newest_checkpoint(checkpoints: Path) -> SavedCheckpoint | None:
+    """The newest complete checkpoint, by its name. Its content isn't checked."""
+    folders = [path for path in checkpoints.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
+    for path in sorted(folders, reverse=True):
+        with contextlib.suppress(OSError):  # deleted in the meantime
+            return SavedCheckpoint(int(path.name.removeprefix("step-")), (path / "state.json").stat().st_mtime)
     return None
 
 
 def last_attempt(checkpoints: Path) -> Attempt | None:
-    """Who trained last, and on what; None where no attempt was recorded."""
+    """The last attempt at a run, or None if none is recorded."""
     with contextlib.suppress(ArtifactError):
         return Attempt.from_values(read_json(checkpoints / ATTEMPT))
     return None
 
 
-def read_log(path: Path) -> Log | None:
-    """The end of a log, None where there is none. What comes before the last progress line is past."""
+def read_log(path: Path) -> LogEnd | None:
+    """The end of a log, or None without a log. Lines before the last progress line are ignored."""
     try:
         written = path.stat().st_mtime
         lines = tail_bytes(path, BLOCK).decode("utf-8", errors="replace").splitlines()
     except OSError:
         return None
     plain = [re.sub(r"^\[rank\d+\]:\s?", "", line) for line in lines]
-    past = max((index for index, line in enumerate(plain) if re.match(r"step \d+/\d+, loss ", line)), default=-1)
-    recent = plain[past + 1 :]
+    progress = max((index for index, line in enumerate(plain) if re.match(r"step \d+/\d+, loss ", line)), default=-1)
+    recent = plain[progress + 1 :]
     last = next((line for line in reversed(recent) if line.strip()), "")
-    return Log(error=failure(recent), waiting=last.startswith("waiting for another process"), written=written)
+    return LogEnd(error=last_error(recent), waiting=last.startswith("waiting for another process"), written=written)
 
 
-def failure(lines: list[str]) -> str | None:
-    """Our own last error line, without its head, else the line that a traceback ends with; None: neither is there."""
-    own = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
-    if own:
-        return own[-1]
+def last_error(lines: list[str]) -> str | None:
+    """The last error message of this package, else the last line of a traceback, else None."""
+    messages = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+    if messages:
+        return messages[-1]
     starts = [index for index, line in enumerate(lines) if line.strip() == TRACEBACK]
     raised = [next((line for line in lines[start + 1 :] if line and not line[0].isspace()), "") for start in starts]
     causes = [line for line in raised if line and not line.startswith(LAUNCHER)] or [line for line in raised if line]

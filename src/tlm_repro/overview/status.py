@@ -1,4 +1,4 @@
-"""How far each run of a configuration is, from what the workflow's folders say. Reads only; no torch here."""
+"""The status of each run of a configuration, from the workflow's folders. Reads only and doesn't import torch."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Literal
 from tlm_repro.architectures.accounting import training_flops
 from tlm_repro.devices import Utilisation, utilisation
 from tlm_repro.overview import progress
-from tlm_repro.overview.progress import Log, Rows, Saved
+from tlm_repro.overview.progress import LastRows, LogEnd, SavedCheckpoint
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.study.grid import Grid
 from tlm_repro.training.attempt import Attempt
@@ -25,17 +25,19 @@ STATES: tuple[State, ...] = (
     "failed",
     "not started",
 )
-# A run whose steps are slow is given the time of so many of them before it counts as stalled.
-PATIENCE_STEPS = 10
-INTERRUPTED = "stopped by "  # how the message of a run begins that a signal stopped
+PATIENCE_STEPS = 10  # a run with slow steps counts as stalled only after the time of this many steps
+INTERRUPTED = "stopped by "  # start of the message of a run that a signal stopped
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run. Losses in nats; `mfu` between 0 and 1; ages and `eta_s` in seconds; None: not known, or not there.
+    """The status of one run. Losses are in nats, ages and `eta_s` in seconds; None means unknown or missing.
 
-    `eta_s` counts optimiser steps at the speed of the last ones, neither validation nor saving. `why` says what a
-    state other than running or finished comes from, `mfu_note` why there is no MFU.
+    Attributes:
+        mfu: model FLOPs utilisation between 0 and 1.
+        mfu_note: why `mfu` is None.
+        eta_s: time for the remaining optimiser steps at the current speed, without validation and saving.
+        why: the reason for a state other than running or finished.
     """
 
     id: str
@@ -61,17 +63,17 @@ class RunStatus:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What lies on disk of one unfinished run."""
+class Traces:
+    """What an unfinished run left on disk."""
 
-    rows: Rows | None
-    saved: Saved | None
+    rows: LastRows | None
+    checkpoint: SavedCheckpoint | None
     attempt: Attempt | None
-    log: Log | None
+    log: LogEnd | None
 
 
 def statuses(grid: Grid, results: Path, logs: Path, *, stalled_s: float, now: float | None = None) -> list[RunStatus]:
-    """Every run of the grid, in its order.
+    """The status of every run of the grid, in its order.
 
     Args:
         results, logs: the workflow's folders.
@@ -83,31 +85,31 @@ def statuses(grid: Grid, results: Path, logs: Path, *, stalled_s: float, now: fl
 
 
 def counts(runs: list[RunStatus]) -> dict[State, int]:
-    """Runs in each state, those of none left out."""
-    found = Counter(run.state for run in runs)
-    return {state: found[state] for state in STATES if found[state]}
+    """The number of runs in each state that has any."""
+    numbers = Counter(run.state for run in runs)
+    return {state: numbers[state] for state in STATES if numbers[state]}
 
 
 def _status(grid: Grid, spec: RunSpec, results: Path, logs: Path, stalled_s: float, now: float) -> RunStatus:
     checkpoints, log = results / "checkpoints" / spec.id, logs / "pretrain" / f"{spec.id}.log"
     manifest = progress.finished_manifest(results, spec.id)
     attempt = progress.last_attempt(checkpoints)
-    rows, saved = None, None
+    rows, checkpoint = None, None
     state: State
     if manifest is not None:
         state, why, summary, device = "finished", "", manifest["summary"], manifest.get("device")
-        step, loss, validated = spec.training.steps, summary.get("final_loss"), summary.get("validation_loss")
+        step, loss, validation_loss = spec.training.steps, summary.get("final_loss"), summary.get("validation_loss")
         speed = summary.get("tokens_per_second")
     else:
-        rows, saved = progress.last_rows(checkpoints), progress.newest_checkpoint(checkpoints)
-        found = Found(rows, saved, attempt, progress.read_log(log))
-        state, why = diagnosis(found, spec, stalled_s, now)
+        rows, checkpoint = progress.last_rows(checkpoints), progress.newest_checkpoint(checkpoints)
+        traces = Traces(rows, checkpoint, attempt, progress.read_log(log))
+        state, why = diagnosis(traces, spec, stalled_s, now)
         device = attempt.device if attempt else None
-        step = rows.step if rows else saved.step if saved else 0
-        loss, validated = (rows.loss, rows.validation_loss) if rows else (None, None)
+        step = rows.step if rows else checkpoint.step if checkpoint else 0
+        loss, validation_loss = (rows.loss, rows.validation_loss) if rows else (None, None)
         speed = rows.tokens_per_second if rows else None
     mfu = _mfu(spec, speed, device, attempt)
-    left = (spec.training.steps - step) * spec.training.batch_tokens
+    remaining_tokens = (spec.training.steps - step) * spec.training.batch_tokens
     names = grid.suites[spec.id]
     return RunStatus(
         id=spec.id,
@@ -115,14 +117,14 @@ def _status(grid: Grid, spec: RunSpec, results: Path, logs: Path, stalled_s: flo
         step=step,
         steps=spec.training.steps,
         loss=loss,
-        validation_loss=validated,
+        validation_loss=validation_loss,
         tokens_per_second=speed,
         mfu=mfu.value,
         mfu_note=mfu.note,
-        eta_s=left / speed if speed and state in ("running", "starting") else None,
+        eta_s=remaining_tokens / speed if speed and state in ("running", "starting") else None,
         last_row_age_s=now - rows.written if rows else None,
-        checkpoint_step=saved.step if saved else None,
-        checkpoint_age_s=now - saved.written if saved else None,
+        checkpoint_step=checkpoint.step if checkpoint else None,
+        checkpoint_age_s=now - checkpoint.written if checkpoint else None,
         device=device,
         processes=attempt.processes if attempt else None,
         host=attempt.host if attempt else None,
@@ -148,28 +150,28 @@ def _mfu(spec: RunSpec, speed: float | None, device: str | None, attempt: Attemp
     )
 
 
-def diagnosis(found: Found, spec: RunSpec, stalled_s: float, now: float) -> tuple[State, str]:
-    """The state of an unfinished run, and why where that isn't plain.
+def diagnosis(traces: Traces, spec: RunSpec, stalled_s: float, now: float) -> tuple[State, str]:
+    """The state of an unfinished run, and the reason for it if there is one to give.
 
-    An attempt starts its log anew, so an error at the end of a log is how the last attempt ended, unless the one that
-    writes rows has begun since.
+    An attempt overwrites the log, so an error at its end is how the last attempt failed, unless the recorded attempt
+    started after it.
     """
-    rows, attempt, log = found.rows, found.attempt, found.log
-    resumes = f"; the next attempt resumes after step {found.saved.step}" if found.saved else ""
+    rows, attempt, log = traces.rows, traces.attempt, traces.log
+    resumes = f"; the next attempt resumes after step {traces.checkpoint.step}" if traces.checkpoint else ""
     if log and log.error and not (attempt and attempt.started > log.written):
         return "interrupted" if log.error.startswith(INTERRUPTED) else "failed", log.error
     if attempt is None and rows is None and log is None:
         return "not started", ""
     if attempt and attempt.gone():
-        reason = f"process {attempt.pid} is gone and left no message (killed, or out of memory?)"
+        reason = f"process {attempt.pid} ended without a message (killed, or out of memory?)"
         return "failed", reason + resumes
-    begun = attempt.started if attempt else log.written if log else 0.0
-    stepping = rows is not None and rows.written >= begun
-    active = max(begun, rows.written if rows else 0.0)
+    start = attempt.started if attempt else log.written if log else 0.0
+    stepping = rows is not None and rows.written >= start
+    last_sign = max(start, rows.written if rows else 0.0)
     speed = rows.tokens_per_second if rows else None
     patience = max(stalled_s, PATIENCE_STEPS * spec.training.batch_tokens / speed if speed else 0.0)
     if log and log.waiting and (rows is None or now - rows.written > patience):
-        return "waiting", "another process holds this run and writes no rows: look for one that was left behind"
-    if now - active > patience:
-        return "stalled", f"no new row for {(now - active) / 60:.0f} minutes: look at its log and its job{resumes}"
+        return "waiting", "another process holds this run but writes no metrics: look for a process that was left over"
+    if now - last_sign > patience:
+        return "stalled", f"no new metrics for {(now - last_sign) / 60:.0f} minutes: check its log and its job{resumes}"
     return ("running" if stepping else "starting"), ""
