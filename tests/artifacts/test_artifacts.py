@@ -121,6 +121,7 @@ def test_manifests_that_cannot_be_read_are_refused(tmp_path: Path):
         read_manifest(path)
 
 
+@pytest.mark.process
 def test_the_lock_makes_a_second_process_wait(tmp_path: Path):
     code = (
         "import sys, time; from pathlib import Path; from tlm_repro.artifacts.lock import exclusive\n"

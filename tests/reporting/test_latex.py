@@ -116,6 +116,7 @@ def test_every_table_is_tried(frames: dict[str, pd.DataFrame]):
     assert not any(frame.empty for frame in frames.values())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     not (ASKED or shutil.which("pdflatex")), reason="pdflatex isn't installed: `make test-tex` installs it"
 )

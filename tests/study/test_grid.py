@@ -296,6 +296,7 @@ def test_ids_are_as_they_always_were():
         assert {kind: sorted({*expected[kind]} - ids[kind]) for kind in expected} == {kind: [] for kind in ids}
 
 
+@pytest.mark.process
 def test_expanding_the_paper_imports_nothing_heavy():
     code = (
         "import sys; from pathlib import Path\n"

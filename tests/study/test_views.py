@@ -146,7 +146,7 @@ def test_a_report_needs_its_own_view(grid: Grid, tmp_path: Path):
         commands.report(view=tmp_path / "view.json", figures=[], out=tmp_path / "report.html")
 
 
-@pytest.mark.parametrize("present", itertools.product((False, True), repeat=3), ids=str)
+@pytest.mark.parametrize("present", [*itertools.product((False, True), repeat=3)], ids=str)
 def test_novelty_is_left_out_where_just_the_evaluations_of_its_run_are_there(grid: Grid, tmp_path: Path, present: Any):
     evaluated, trained, measured = present
     file, run = next((file, task.run) for file, task in grid.novelty.items() if task.run)
