@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from small_study import study
 
 from tlm_repro.config.loading import parse
@@ -12,6 +13,9 @@ from tlm_repro.spec.evaluation import AdditionalTask, ZeroShotSpec
 from tlm_repro.study.grid import Grid, expand
 
 OPENBOOKQA = {"task": "openbookqa", "metric": "acc_norm", "title": "OpenBookQA", "direction": "higher"}
+
+
+ROOT = Path(__file__).parents[2]
 
 
 def grid_with(*additional: dict[str, Any], **zero_shot: Any) -> Grid:
@@ -40,6 +44,14 @@ def test_an_additional_benchmark_is_part_of_the_spec_without_its_title_and_direc
     assert names(grid) == names(grid_with(OPENBOOKQA | {"title": "Open book", "direction": "lower"}))
     others = [names(grid_with(OPENBOOKQA | change)) for change in ({"metric": "acc"}, {"task": "copa"})]
     assert len(set().union(names(grid), *others)) == 3
+
+
+def test_the_documented_example_can_be_used():
+    page = (ROOT / "docs/evaluation.md").read_text().split("## Add a benchmark", 1)[1]
+    example = yaml.safe_load(page.split("```yaml", 1)[1].split("```", 1)[0])["evaluation"]["zero_shot"]
+    spec = zero_shot(grid_with(*example["additional"], tasks=example["tasks"]))
+    assert [task.column for task in spec.additional] == ["openbookqa", "gsm8k", "arxiv_bpb"]
+    assert len(spec.tasks) == 9
 
 
 def test_without_additional_benchmarks_evaluations_keep_their_names():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-import yaml
+from small_study import study
 from typer.testing import CliRunner
 
 from tlm_repro import cli
@@ -33,7 +33,6 @@ from tlm_repro.spec.evaluation import AdditionalTask, ZeroShotSpec
 from tlm_repro.statistics.intervals import ratio_stderr
 from tlm_repro.study.grid import expand
 
-ROOT = Path(__file__).parents[3]
 QUESTIONS = [
     ("A plant needs light to", ["grow", "swim", "read a book", "fall asleep"], 0),
     ("Ice left in the sun will", ["burn", "melt", "turn into a stone", "sing"], 1),
@@ -111,7 +110,7 @@ def test_a_tenth_benchmark_from_the_configuration_to_its_score(
     model_folder: Path, model: tuple[Any, Any], tmp_path: Path
 ) -> None:
     items = write_items(tmp_path / "openbookqa.jsonl", openbookqa_rows())
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+    raw = study()
     entry = {"task": "openbookqa", "metric": "acc_norm", "title": "OpenBookQA", "direction": "higher"}
     raw["evaluation"]["zero_shot"] |= {"tasks": ["piqa"], "limit": 8, "additional": [entry | {"items": str(items)}]}
     grid = expand(parse(raw, "mine.yaml"))
@@ -238,6 +237,17 @@ def test_other_items_than_the_spec_s_are_refused(tmp_path: Path) -> None:
         EvaluationError, match=r"its sha256 is .*, the spec asks for .*Pass the file that the spec was made"
     ):
         check_items(spec, ItemFiles(own={"openbookqa": items}))
+
+
+def test_items_in_another_schema_are_named_with_the_one_that_fits(model: tuple[Any, Any], tmp_path: Path) -> None:
+    items = write_items(tmp_path / "items.jsonl", [{"question": "Which?", "answer": 1}])
+    spec = demo_spec(extra("openbookqa", "acc", items=items), limit=2)
+    message = (
+        r"1 of 2 tasks failed: 'openbookqa' \(--items openbookqa=.*items.jsonl: lm-eval's task can't read it \(.*It "
+        r"must hold one JSON object a line, in the schema of allenai/openbookqa \(main, test\)\)"
+    )
+    with pytest.raises(EvaluationError, match=message):
+        zero_shot(*model, spec, batch_size=2, files=ItemFiles(own={"openbookqa": items}))
 
 
 def test_items_of_any_task_can_be_fetched(mirror: Path, tmp_path: Path) -> None:

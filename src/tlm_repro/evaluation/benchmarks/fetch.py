@@ -1,4 +1,4 @@
-"""Benchmarks saved once, on a machine with a network, for evaluation on machines without one."""
+"""Fetches benchmarks once, on a machine with a network, for evaluation on machines without one."""
 
 import contextlib
 import importlib.metadata
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The items of one task: `revision` is null for a mirror, a folder that holds `owner/name` for each data set."""
+    """A task whose items to fetch, at a revision of the hub's data set or (`revision` is None) from a mirror."""
 
     task: LmEvalTask
     revision: str | None
@@ -39,7 +39,7 @@ class Request:
         return described(**self.task.source)
 
     def matches(self, source: Source) -> bool:
-        """Whether it is what was saved; the commit that a branch stood for may be given in its place."""
+        """Whether the saved items are those asked for, by the same revision or by the commit that it stood for."""
         same = source.model_dump(include={"dataset", "config", "split"}) == self.task.source
         return same and (self.revision == source.revision or (self.revision or "") == source.commit)
 
@@ -52,9 +52,9 @@ def fetch(
     mirror: Path | None = None,
     report: Callable[[str], None] = print,
 ) -> Path:
-    """Saves the items that lm-eval's tasks score; returns the path of the folder's manifest.
+    """Saves the items that lm-eval's tasks score and returns the path of the folder's manifest.
 
-    What an earlier call saved is kept if it is whole, also where that call died midway; the manifest comes last.
+    Items that an earlier call saved whole are kept, even if that call was interrupted. The manifest is written last.
 
     Args:
         tasks: lm-eval's names; none: the paper's.
@@ -73,7 +73,7 @@ def fetch(
     with exclusive(folder):
         saved = saved_sources(folder)
         for request in requests:
-            refuse_other(folder, request, saved.get(request.task.name))
+            check_same_items(folder, request, saved.get(request.task.name))
         for request in requests:
             task = request.task.name
             if task in saved:
@@ -95,7 +95,7 @@ def fetch(
 
 
 def saved_sources(folder: Path) -> dict[str, Source]:
-    """What earlier calls have saved whole, by task."""
+    """Task → where the items came from that earlier calls saved whole."""
     tasks = [path.parent.name for path in folder.glob(f"*/{SOURCE}")]
     return {task: source for task in tasks if (source := saved_source(folder, task))}
 
@@ -117,10 +117,10 @@ def plan(tasks: list[str], revisions: Mapping[str, str], mirror: Path | None) ->
 
 
 def check_only_benchmarks(folder: Path, tasks: Iterable[str]) -> None:
-    """Raises ArtifactError where the folder holds other things, a run for example: its manifest would be lost."""
+    """Raises ArtifactError if the folder holds anything else, such as a run: its manifest would be overwritten."""
     try:
         manifest = read_json(folder / MANIFEST)
-    except ArtifactError:  # none, or a damaged one, which is written anew
+    except ArtifactError:  # absent or damaged: it is written again
         manifest = {}
     if isinstance(manifest, dict) and manifest.get("kind") == KIND:
         return
@@ -128,8 +128,8 @@ def check_only_benchmarks(folder: Path, tasks: Iterable[str]) -> None:
     check_folder_is_ours(folder, [*tasks, *saved, *(() if manifest else (MANIFEST,))])
 
 
-def refuse_other(folder: Path, request: Request, source: Source | None) -> None:
-    """Raises EvaluationError where the folder holds something else under the task's name."""
+def check_same_items(folder: Path, request: Request, source: Source | None) -> None:
+    """Raises EvaluationError if the folder holds something else under the task's name."""
     path = folder / request.task.name
     if source is None and path.exists() and not (path / SOURCE).is_file():
         raise EvaluationError(f"{path} isn't of this command's making: choose another --out")
@@ -147,7 +147,7 @@ def place(revision: str | None) -> str:
 
 
 def fetch_task(folder: Path, request: Request, finished: list[str]) -> Source:
-    """Saves one task's items: the folder `<task>` appears when they are whole and its task can read them."""
+    """Saves one task's items. The folder `<task>` appears once they are whole and the task can read them."""
     task = request.task
     with tempfile.TemporaryDirectory(prefix="tlm-fetch-") as cache:
         try:
@@ -179,7 +179,7 @@ def fetch_task(folder: Path, request: Request, finished: list[str]) -> Source:
 
 
 def hub_rows(request: Request) -> tuple[Any, str | None]:
-    """The rows at the commit that the revision stands for now, and that commit."""
+    """The rows, and the commit that the revision stands for now."""
     import datasets
     import huggingface_hub
 
@@ -203,10 +203,10 @@ def mirror_rows(request: Request, cache: Path) -> tuple[Any, None]:
 
 
 def check_schema(request: Request, items: Path, cache: Path) -> None:
-    """Raises EvaluationError where a field is empty, or the task's own functions can't make requests of a row.
+    """Raises EvaluationError if a field is empty or the task's own functions can't make requests from a row.
 
-    A field that no row has would stand in prompts as the word "None". The demo's items say which fields the paper's
-    tasks have; of other tasks any field may be empty.
+    An empty field would appear in prompts as the word "None". The demo's items show which fields the paper's tasks
+    have. Other tasks may have empty fields, which their prompts needn't read.
     """
     import pyarrow.parquet
 
@@ -224,7 +224,7 @@ def check_schema(request: Request, items: Path, cache: Path) -> None:
 
 
 def check_fields(task: str, rows: "pyarrow.Table") -> None:
-    """Raises ValueError, naming the field, where rows lack one that the task's schema has."""
+    """Raises ValueError naming a field that the task's schema has and a row doesn't."""
     for field in fields_of(task):
         empty = rows[field].null_count if field in rows.column_names else rows.num_rows
         if empty:
@@ -232,7 +232,7 @@ def check_fields(task: str, rows: "pyarrow.Table") -> None:
 
 
 def fields_of(task: str) -> list[str]:
-    """Fields that every row of one of the paper's tasks has; none for another task."""
+    """The fields that every row of one of the paper's tasks has; none for other tasks."""
     if task == "wikitext":
         return ["page"]
     if task not in PAPER_TASKS:

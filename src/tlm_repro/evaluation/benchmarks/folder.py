@@ -1,7 +1,7 @@
-"""A folder of fetched benchmarks: the items that lm-eval's stock tasks score, saved once in the hub's own schema.
+"""A folder of fetched benchmarks: the items that lm-eval's tasks score, in the hub's own schema.
 
 `<task>/items.parquet` holds the rows of the one split that is scored, `<task>/source.json` says where they came from,
-and `manifest.json`, written last, names both. Reading one takes no tensor library: the workflow does it when it parses.
+and `manifest.json`, written last, lists both. The workflow reads it when it parses, so no tensor library is imported.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ ITEMS, SOURCE, MANIFEST = "items.parquet", "source.json", "manifest.json"
 
 
 class Source(BaseModel):
-    """Where the items of one task came from; null where it isn't known.
+    """Where the items of one task came from.
 
-    `revision` is what was asked for, null for a mirror; `commit` is what the hub resolved it to. `sha256` is that of
-    the rows (`rows_sha256`), not of the file.
+    `revision` is the one asked for, `commit` what the hub resolved it to; both are null for a mirror. `sha256` is that
+    of the rows (`rows_sha256`), not of the file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,9 +43,9 @@ class Source(BaseModel):
 
 
 def rows_sha256(path: Path) -> str:
-    """The sha256 of a Parquet file's rows as canonical JSON, a line each.
+    """The sha256 of a Parquet file's rows as canonical JSON, one line per row.
 
-    Parquet files of the same rows differ between versions of the library that writes them; this doesn't, so two
+    Parquet files of the same rows differ between versions of the library that writes them. This hash doesn't, so two
     clusters that fetch the same items give their evaluations the same ids.
     """
     import pyarrow.parquet
@@ -57,6 +57,7 @@ def rows_sha256(path: Path) -> str:
 
 
 def remedy(folder: Path, tasks: Iterable[str] = ()) -> str:
+    """What to do where items are missing, as a part of a message."""
     options = "".join(f" --task {task}" for task in tasks)
     return f"run `tlm-repro fetch-benchmarks --out {shlex.quote(str(folder))}{options}` where there is a network"
 
@@ -64,7 +65,7 @@ def remedy(folder: Path, tasks: Iterable[str] = ()) -> str:
 def read_sources(
     folder: Path, tasks: Iterable[str], *, verify: Literal["size", "sha256"] = "size"
 ) -> dict[str, Source]:
-    """Where the items of these tasks came from, once the folder's files are found to be whole.
+    """Where the items of these tasks came from. Checks the folder's files against its manifest first.
 
     Raises:
         EvaluationError: no folder of fetched benchmarks, a task that isn't in it, or a file that differs from its
@@ -77,34 +78,34 @@ def read_sources(
         manifest = read_manifest(folder / MANIFEST, kind=KIND, verify=verify)
     except ArtifactError as error:
         seen = str(error).split(": delete ")[0]
-        raise EvaluationError(f"{seen}: {remedy(folder)}, which takes what is missing or damaged anew") from None
-    held = manifest.summary.get("tasks", {})
-    missing = [task for task in tasks if task not in held]
+        raise EvaluationError(f"{seen}: {remedy(folder)} to replace what is missing or damaged") from None
+    saved = manifest.summary.get("tasks", {})
+    missing = [task for task in tasks if task not in saved]
     if missing:
         raise EvaluationError(
-            f"{folder} holds no items of {', '.join(missing)}, only of {', '.join(held)}: {remedy(folder, missing)}"
+            f"{folder} holds no items of {', '.join(missing)}, only of {', '.join(saved)}: {remedy(folder, missing)}"
         )
     try:
-        return {task: Source.model_validate(held[task]) for task in tasks}
+        return {task: Source.model_validate(saved[task]) for task in tasks}
     except ValidationError as error:
         reason = error.errors()[0]
         raise EvaluationError(f"{folder / MANIFEST}: {reason['loc'][0]}: {reason['msg']}: {remedy(folder)}") from None
 
 
 def items_fingerprint(sources: dict[str, Source]) -> str:
-    """What a spec says of the items of its tasks: it changes when a row of one of them does."""
+    """The hash of the tasks' items that a spec holds. It changes when any row does."""
     return fingerprint({task: source.sha256 for task, source in sources.items()}, length=16)
 
 
 def required_folder(folder: Path | None) -> Path:
-    """The folder that a spec of source `path` needs. Raises EvaluationError where there is none."""
+    """The folder that a spec of source `path` needs. Raises EvaluationError if none was passed."""
     if folder is None:
         raise EvaluationError("the spec's source is path: pass --benchmarks, the folder that fetch-benchmarks made")
     return folder
 
 
 def verified_sources(spec: ZeroShotSpec, folder: Path) -> dict[str, Source]:
-    """Where the items that the spec names came from, once files and rows are found to be those.
+    """Where the items that the spec names came from. Checks files and rows against the manifest and the spec first.
 
     Raises:
         EvaluationError: a folder that `read_sources` refuses, or one that holds other items.
@@ -115,16 +116,16 @@ def verified_sources(spec: ZeroShotSpec, folder: Path) -> dict[str, Source]:
             raise EvaluationError(
                 f"{folder / task / ITEMS} holds other rows than {folder / MANIFEST} says: {remedy(folder)}"
             )
-    if (found := items_fingerprint(sources)) != spec.items:
+    if (items := items_fingerprint(sources)) != spec.items:
         raise EvaluationError(
-            f"{folder} holds items {found} for these tasks, the spec asks for {spec.items}: pass the folder that the "
+            f"{folder} holds items {items} for these tasks, the spec asks for {spec.items}: pass the folder that the "
             "spec was made with, or make the spec anew"
         )
     return sources
 
 
 def saved_source(folder: Path, task: str) -> Source | None:
-    """What an earlier fetch saved of a task; None where it saved nothing, or what it saved is damaged."""
+    """Where the items came from that an earlier fetch saved of a task; None if there are none or they are damaged."""
     try:
         source = Source.model_validate(read_json(folder / task / SOURCE))
         return source if rows_sha256(folder / task / ITEMS) == source.sha256 else None
@@ -133,6 +134,6 @@ def saved_source(folder: Path, task: str) -> Source | None:
 
 
 def as_details(sources: dict[str, Source]) -> dict[str, dict[str, Any]]:
-    """As a result file states them."""
+    """The sources as an evaluation file states them."""
     facts = {"dataset", "config", "split", "revision", "commit", "rows", "sha256"}
     return {task: source.model_dump(include=facts) for task, source in sources.items()}

@@ -31,7 +31,7 @@ def load_task(spec: ZeroShotSpec, task: str, *, held_out: Iterable["Document"], 
 
     Args:
         held_out: documents that stand for WikiText's pages when the source is the demo's; not read otherwise.
-        files: the items on this machine, as `check_items` has found them.
+        files: the items on this machine; `check_items` checks them.
         folder: takes temporary files; it must exist for as long as the task is used.
 
     Raises:
@@ -44,7 +44,19 @@ def load_task(spec: ZeroShotSpec, task: str, *, held_out: Iterable["Document"], 
     known = lm_eval_task(task)
     if items is None:
         return hub_task(known, spec.revisions.get(task))
-    return known.load(known.from_file(items, folder / "cache"))
+    keys = known.from_file(items, folder / "cache")
+    return own_task(known, items, keys) if task in spec.own_items else known.load(keys)
+
+
+def own_task(known: LmEvalTask, items: Path, keys: dict[str, Any]) -> Any:
+    """lm-eval's task object over a user's own file. Raises EvaluationError where its rows don't fit the task."""
+    try:
+        return known.load(keys)
+    except Exception as error:  # of `datasets`, Jinja's, and whatever functions of lm-eval's tasks raise
+        raise EvaluationError(
+            f"--items {known.name}={items}: lm-eval's task can't read it ({cause(error)}). It must hold one JSON "
+            f"object a line, in the schema of {described(**known.source)}"
+        ) from error
 
 
 def item_file(
@@ -91,7 +103,7 @@ def check_items(spec: ZeroShotSpec, files: ItemFiles) -> None:
 
 
 def check_own_file(task: str, file: Path, expected: str) -> None:
-    """Raises EvaluationError where the file can't be read or has other contents than the spec says."""
+    """Raises EvaluationError if the file can't be read or isn't the one that the spec was made with."""
     try:
         seen = sha256_file(file)
     except OSError as error:
@@ -106,10 +118,10 @@ def check_own_file(task: str, file: Path, expected: str) -> None:
 
 
 def provenance(spec: ZeroShotSpec, files: ItemFiles = NO_FILES) -> dict[str, Any]:
-    """What a reader needs to know of the items behind a score; `data` has an entry a task, but for the demo's items.
+    """Where the items behind the scores come from, for an evaluation file. `data` has no entry for the demo's items.
 
     Raises:
-        EvaluationError: as `load_tasks`, for a folder.
+        EvaluationError: as `check_items`, for a folder.
     """
     data: dict[str, dict[str, Any]] = {task: {"sha256": sha256} for task, sha256 in spec.own_items.items()}
     if spec.source == "hub":
@@ -138,12 +150,12 @@ def hub_task(known: LmEvalTask, revision: str | None) -> Any:
         raise EvaluationError(
             f"task '{known.name}' needs the Hugging Face data set '{known.dataset}', which can't be loaded "
             f"({cause(error)}): with a network unset HF_HUB_OFFLINE; without one fetch the benchmarks beforehand "
-            "(`tlm-repro fetch-benchmarks`, source path), or take the demo's items"
+            "(`tlm-repro fetch-benchmarks`, source path)"
         ) from error
 
 
 def stay_offline() -> None:
-    """What isn't in the cache then fails at once: without a network each further data set would be half a minute."""
+    """Makes uncached data sets fail at once: without a network each would take half a minute."""
     import datasets
     import huggingface_hub
 
@@ -156,7 +168,7 @@ def described(dataset: str, config: str | None, split: str) -> str:
 
 
 def cause(error: Exception) -> str:
-    """One line of an error of a library that raises dozens of unrelated types."""
+    """Type and first line of another library's error."""
     if type(error).__name__ == "DatasetGenerationError" and isinstance(error.__cause__, Exception):
         error = error.__cause__  # it says only that there was one
     reason = next(iter(str(error).strip().splitlines()), "no reason given")

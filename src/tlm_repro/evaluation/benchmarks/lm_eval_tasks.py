@@ -94,7 +94,7 @@ class LmEvalTask:
         splits = {f"{name}_split": name if name == scored else None for name in ("training", "validation", "test")}
         return {
             "task": self.name,
-            "dataset_path": {".jsonl": "json", ".parquet": "parquet"}[items.suffix],
+            "dataset_path": "parquet" if items.suffix == ".parquet" else "json",
             "dataset_name": None,
             "dataset_kwargs": {"data_files": {scored: str(items)}, "cache_dir": str(cache)},
             **splits,
@@ -163,12 +163,17 @@ def members_of(name: str, keys: dict[str, Any]) -> list[str]:
 
 
 def metrics_of(keys: dict[str, Any], output_type: str) -> tuple[str, ...]:
-    """Names of a task's metrics. One that its YAML gives as a function goes by the function's name."""
+    """Names of a task's metrics. lm-eval names a function in its YAML, `!function utils.rouge1`, after the function.
+
+    It doesn't if the task processes results itself: such a metric has no name to ask for.
+    """
     from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY
 
     if keys.get("metric_list") is None:
         return tuple(DEFAULT_METRIC_REGISTRY[output_type])
     names = [str(entry["metric"]) for entry in keys["metric_list"]]
+    if keys.get("process_results"):
+        return tuple(name for name in names if "/" not in name)
     return tuple(name.rsplit(".", 1)[-1] if "/" in name else name for name in names)
 
 
