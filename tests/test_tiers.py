@@ -1,9 +1,19 @@
-"""The tiers' table is true, and the fast tier is guarded."""
+"""Where tests stand: folders mirror the source, the tiers' table is true, and the fast tier is guarded."""
 
 import subprocess
 
 import pytest
 from tiers import TESTS, TIERS, TOGETHER, group_of, tier_of
+
+
+SOURCE = TESTS.parent / "src/tlm_repro"
+OWN = {"cluster", "golden", "support", "workflow"}  # of the tests alone
+
+
+def test_folders_mirror_the_source():
+    packages = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*") if (path / "__init__.py").exists()}
+    folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - {"."}
+    assert folders - OWN <= packages
 
 
 def test_each_path_of_the_tables_exists():
