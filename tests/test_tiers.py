@@ -5,7 +5,6 @@ import subprocess
 import pytest
 from tiers import TESTS, TIERS, TOGETHER, group_of, tier_of
 
-
 SOURCE = TESTS.parent / "src/tlm_repro"
 OWN = {"cluster", "golden", "support", "workflow"}  # of the tests alone
 
