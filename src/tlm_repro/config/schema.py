@@ -15,7 +15,7 @@ from tlm_repro.config.fields import Name, Seeds
 from tlm_repro.spec.base import Integer, Option, Section
 from tlm_repro.spec.benchmarks import Benchmark, Direction
 from tlm_repro.spec.data import AnyText, HeldOut, Tokenisation
-from tlm_repro.spec.evaluation import ExternalModel, NeedleTaskName, RopeScaling, ZeroShotTask
+from tlm_repro.spec.evaluation import COLUMN, Benchmarks, ExternalModel, NeedleTaskName, RopeScaling, TaskMetric
 from tlm_repro.spec.run import Decoder, Optimisation
 
 
@@ -75,21 +75,13 @@ class ValidationConfig(Section):
     tokens: Integer | None = Field(default=None, ge=1, description="At most this many held-out tokens; null: all.")
 
 
-class AdditionalBenchmark(Section):
+class AdditionalBenchmark(TaskMetric):
     """One of lm-eval's tasks beside the paper's: a column of its own in Table 2 that `avg` doesn't include."""
 
-    task: str = Field(pattern=r"^[A-Za-z0-9][^/\s]*$", description="lm-eval's name, such as `openbookqa`.")
-    metric: str = Field(
-        min_length=1,
-        description="Its metric, such as `acc_norm`; with a filter, if the task has several: "
-        "`exact_match,strict-match`.",
-    )
     title: str = Field(min_length=1, description="Title of the column; unit and arrow are added.")
     direction: Direction = Field(description="Which values are better.")
     column: str | None = Field(
-        default=None,
-        pattern=r"^[a-z][a-z0-9_]*$",
-        description="Name in evaluation files and CSV tables; null: the task's.",
+        default=None, pattern=COLUMN, description="Name in evaluation files and CSV tables; null: the task's."
     )
     items: str | None = Field(
         default=None,
@@ -103,30 +95,20 @@ class AdditionalBenchmark(Section):
         return Benchmark(column, self.title, self.task, self.metric, self.direction)
 
 
-class ZeroShotConfig(Section):
+class ZeroShotConfig(Benchmarks):
     """lm-eval benchmarks, run on the models of `experiments.main`; docs/evaluation.md says where items come from."""
 
-    source: Literal["demo", "hub", "path"] = Field(
-        description="Items of this project's own for a demo, the hub's data sets, or a folder of those, fetched once."
-    )
     path: str | None = Field(
         default=None,
         min_length=1,
         description="Source path: what `tlm-repro fetch-benchmarks` made, relative to where the workflow runs.",
     )
-    revisions: dict[str, Annotated[str, Field(min_length=1)]] = Field(
-        default={},
-        description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit stays "
-        "what it is.",
-    )
-    tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
     additional: tuple[AdditionalBenchmark, ...] = Field(
         default=(), description="More of lm-eval's tasks: a column each, beside the paper's."
     )
     max_length: Integer | None = Field(
         default=None, ge=16, description="Longest input in tokens; null: the training length."
     )
-    limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
 
 
 LM_EVAL_SAMPLES = 500  # of each of its `niah_*` tasks at each length

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.spec.base import Spec, added_later, slug
+from tlm_repro.spec.base import Integer, Section, Spec, added_later, slug
 from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, PAPER_TASKS
 from tlm_repro.spec.data import AnyText, DataSpec
 from tlm_repro.spec.metrics import MAIN_METRICS
@@ -16,6 +16,7 @@ else:
     ZeroShotTask = Literal[PAPER_TASKS]
 
 
+COLUMN = r"^[a-z][a-z0-9_]*$"  # a score in evaluation files and tables
 NeedleTaskName = Literal["single_1", "single_2", "single_3", "multiquery"]
 
 
@@ -27,29 +28,49 @@ class ValidationSpec(Spec):
     sequence_length: int = Field(ge=1)
 
 
-class AdditionalTask(Spec):
-    """A task beside the paper's: the lm-eval metric whose value the evaluation file has under `column`."""
+class TaskMetric(Section):
+    """A metric of one of lm-eval's tasks."""
 
-    column: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    task: str = Field(min_length=1)
-    metric: str = Field(min_length=1)
+    task: str = Field(pattern=r"^[A-Za-z0-9][^/\s]*$", description="lm-eval's name, such as `openbookqa`.")
+    metric: str = Field(
+        min_length=1,
+        description="Its metric, such as `acc_norm`; with a filter, if the task has several: "
+        "`exact_match,strict-match`.",
+    )
+
+
+class AdditionalTask(TaskMetric, Spec):
+    """A task beside the paper's: the metric whose value the evaluation file has under `column`."""
+
+    column: str = Field(pattern=COLUMN)
     items: str | None = None  # sha256 of the JSONL file of its items; None: they come from the suite's source
 
 
-class ZeroShotSpec(Spec):
-    """lm-eval tasks. `source` says where their items come from.
+class Benchmarks(Section):
+    """Which tasks are scored on which items.
 
     `demo`: the demo's own item files; `hub`: the hub's data sets; `path`: a folder that holds those, fetched once.
     """
 
+    source: Literal["demo", "hub", "path"] = Field(
+        description="Items of this project's own for a demo, the hub's data sets, or a folder of those, fetched once."
+    )
+    revisions: dict[str, Annotated[str, Field(min_length=1)]] = added_later(
+        {},
+        description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit stays "
+        "what it is.",
+    )
+    tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
+    limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
+
+
+class ZeroShotSpec(Benchmarks, Spec):
+    """Scores on lm-eval's tasks."""
+
     suite: Literal["zero_shot"] = "zero_shot"
-    source: Literal["demo", "hub", "path"]
     items_version: int = 1  # of the demo items: raised whenever one changes
-    tasks: tuple[ZeroShotTask, ...] = Field(min_length=1)
     max_length: int = Field(ge=1)
-    limit: int | None = Field(default=None, ge=1)
     items: str | None = added_later(None)  # path: fingerprint of the tasks' items
-    revisions: dict[str, str] = added_later({})  # hub: of a task's data set; main where none is given
     additional: tuple[AdditionalTask, ...] = added_later(())
 
     @model_validator(mode="after")
