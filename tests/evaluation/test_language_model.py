@@ -202,7 +202,7 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(tokenizer: Any) ->
 
 def test_what_cannot_be_scored_is_refused(llama: Any, tokenizer: Any) -> None:
     lm = CausalLM(llama, tokenizer, max_length=8, batch_size=2)
-    with pytest.raises(EvaluationError, match=r"of 26, of 1 to 8, can't be scored: .*' Bread and"):
+    with pytest.raises(EvaluationError, match=r"of 26 tokens after \d+ can't be scored: .*' Bread and.* 1 to 8 tokens"):
         lm.loglikelihood(asked("loglikelihood", [("Say:", " Bread and salt were on the table since the morning.")]))
     markerless = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     with pytest.raises(EvaluationError, match="no end-of-text token"):

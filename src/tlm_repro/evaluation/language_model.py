@@ -118,8 +118,8 @@ class CausalLM(TemplateLM):
     def _request(self, texts: Any, context: list[int], continuation: list[int]) -> Request:
         if not context or not 0 < len(continuation) <= self.max_length:
             raise EvaluationError(
-                f"a context of {len(context)} tokens and a continuation of {len(continuation)}, of 1 to "
-                f"{self.max_length}, can't be scored: {texts!r:.200}"
+                f"a continuation of {len(continuation)} tokens after {len(context)} can't be scored: {texts!r:.200}. "
+                f"It must have 1 to {self.max_length} tokens after at least 1. Raise max_length"
             )
         return Request(context, continuation)
 

@@ -16,8 +16,8 @@ from typing import Any
 from tlm_repro.errors import EvaluationError
 
 OUTPUT_TYPES = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until")
-# Where lm-eval keeps the paper's tasks, below its tasks. For other tasks its 14,000 files are searched, which takes a
-# second here and can take a minute on a cluster's file system.
+# Where lm-eval keeps the paper's tasks, below its folder of tasks. For other tasks its 14,000 files are searched, which
+# takes a second on a local disk.
 FOLDERS = {
     "wikitext": "wikitext",
     "lambada_openai": "lambada",
@@ -54,6 +54,7 @@ class LmEvalTask:
 
     @property
     def source(self) -> dict[str, Any]:
+        """Data set, configuration and split, as messages and evaluation files name them."""
         return {"dataset": self.dataset, "config": self.config, "split": self.split}
 
     @property
