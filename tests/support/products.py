@@ -10,6 +10,7 @@ from tlm_repro.architectures.accounting import forward_flops, parameters, traini
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.config.loading import load
+from tlm_repro.spec.benchmarks import metric_scale
 from tlm_repro.spec.evaluation import NoveltySpec
 from tlm_repro.spec.metrics import ACCURACIES
 from tlm_repro.spec.run import RunSpec
@@ -64,8 +65,9 @@ def evaluation(spec: RunSpec, suite: Any) -> dict[str, Any]:
         return record_files.validation(3 + chance.random(), **common)
     if suite.suite == "zero_shot":
         items = suite.limit or 1000
+        shares = [*ACCURACIES, *(one.column for one in suite.additional if metric_scale(one.metric) == "percent")]
         return record_files.zero_shot(
-            {name: chance.randrange(items + 1) / items for name in ACCURACIES}, items=items, **common
+            {name: chance.randrange(items + 1) / items for name in shares}, items=items, **common
         )
     cells = [f"niah_{task}_{length}" for task in suite.samples.tasks for length in suite.samples.lengths]
     return record_files.needles(dict.fromkeys(cells, 0.5), samples=suite.samples.samples, **common)

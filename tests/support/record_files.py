@@ -9,9 +9,8 @@ from typing import Any
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.records.novelty import Correlation, Mean, Novelty
-from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS
-from tlm_repro.spec.evaluation import NeedleSpec
-from tlm_repro.spec.metrics import ACCURACIES
+from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, metric_scale
+from tlm_repro.spec.evaluation import NeedleSpec, ZeroShotSpec
 from tlm_repro.statistics.blocks import Blocks
 from tlm_repro.statistics.intervals import wilson
 
@@ -62,7 +61,7 @@ def validation(
 def zero_shot(
     scores: Mapping[str, float], *, items: int = 1000, spec: Mapping[str, Any] | None = None, **changes: Any
 ) -> Any:
-    """A run's accuracies, each a share of `items`; a task's perplexity is 20 unless `scores` has it."""
+    """A run's accuracies, each a share of `items`; any other score of the spec is 20 unless `scores` has it."""
     asked = [one.task for one in PAPER_BENCHMARKS if one.column in scores]
     spec = spec or {
         "suite": "zero_shot",
@@ -73,13 +72,14 @@ def zero_shot(
         "limit": None,
     }
     metrics = {}
-    for column in (one.column for one in PAPER_BENCHMARKS if one.task in spec["tasks"]):
+    tasks = ZeroShotSpec.from_values(spec, "the test's spec")
+    for column, metric in (score for task in tasks.all_tasks for score in tasks.columns(task).items()):
         value = scores.get(column, 20.0)
-        error = math.sqrt(value * (1 - value) / (items - 1)) if column in ACCURACIES else 0.5
+        error = math.sqrt(value * (1 - value) / (items - 1)) if metric_scale(metric) == "percent" else 0.5
         metrics[column] = {"value": value, "stderr": error, "items": items}
     details = {
         "lm_eval": ENVIRONMENT["versions"]["lm-eval"],  # type: ignore[index]
-        "task_versions": dict.fromkeys(spec["tasks"], 1.0),
+        "task_versions": dict.fromkeys(tasks.all_tasks, 1.0),
         "source": spec["source"],
         "items_version": spec["items_version"] if spec["source"] == "demo" else None,
         "data": {},
@@ -88,7 +88,7 @@ def zero_shot(
         "batch_tokens": 32,
         "tokenizer": TOKENIZER,
         "bos_policy": BOS,
-        "work": dict.fromkeys(spec["tasks"], WORK),
+        "work": dict.fromkeys(tasks.all_tasks, WORK),
     }
     return _evaluation("zero_shot", spec, metrics, details, changes)
 
