@@ -1,16 +1,14 @@
 """The documentation leads somewhere: links, the index of docs/, and the README's tree."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LISTED = subprocess.run(
-    ["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, text=True
-)
-PAGES = sorted(name for name in LISTED.stdout.split() if not name.startswith("tests/") and (ROOT / name).exists())
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "results", "tests"))]
+PATHS = [*ROOT.glob("*.md"), ROOT / "results/README.md", *(path for folder in FOLDERS for path in folder.rglob("*.md"))]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in PATHS)
 
 
 def prose(page: Path) -> str:

@@ -26,7 +26,8 @@ def test_all_that_the_workflow_imports_is_under_contract():
     imported = re.findall(r"^\s*(?:from|import) (tlm_repro[\w.]*)", rules, re.MULTILINE)
     assert imported
     packages = {".".join(name.split(".")[:2]) for name in imported}
-    assert packages <= {*light}
+    # Exhibits import pandas and seaborn where they draw; tests/workflow/test_parse.py holds that no parse loads them.
+    assert packages - {"tlm_repro.reporting"} <= {*light}
 
 
 def test_the_schema_hook_runs_for_each_of_its_sources():

@@ -34,7 +34,7 @@ def test_what_is_left_out_gets_the_values_of_the_mode(
     [
         ({"update": "sometimes"}, r"update: Input should be 'optimizer' or 'in_context' \(seen: 'sometimes'\)"),
         ({"update": ["in_context"]}, "update: Input should be"),
-        ({"periods": []}, "periods: Value error, no level is left"),
+        ({"periods": []}, "periods: no level is left"),
         ({"periods": [1, 0]}, "a period of 0 optimiser steps"),
         ({"periods": [1, -2]}, "a period of -2 optimiser steps"),
         ({"update": "in_context", "periods": []}, "no level is left"),
@@ -43,7 +43,7 @@ def test_what_is_left_out_gets_the_values_of_the_mode(
         ({"update": "in_context", "periods": [0, 4, 0]}, "periods are tokens, 1 or more"),
         ({"update": "in_context", "periods": [-4, 4, 0]}, "periods are tokens, 1 or more"),
         ({"update": "in_context", "max_learning_rate": 0}, "max_learning_rate: Input should be greater than 0"),
-        ({"max_learning_rate": 0.1}, "max_learning_rate: Value error, only levels that change in context have one"),
+        ({"max_learning_rate": 0.1}, "max_learning_rate: only levels that change in context have one"),
         ({"period": [1]}, "period: Extra inputs are not permitted"),
     ],
 )

@@ -4,7 +4,6 @@ import pytest
 from pydantic import ValidationError
 from torch import nn
 from torch.optim import SGD
-from transformers import get_cosine_with_min_lr_schedule_with_warmup, get_wsd_schedule
 
 from tlm_repro.spec.learning_rates import Cosine, WarmedUp, WarmupStableDecay
 
@@ -31,7 +30,10 @@ def test_warm_up_may_take_the_whole_run() -> None:
     assert rates(Cosine(peak=1.0, warmup_ratio=1), 2) == [0.5, 1.0]
 
 
+@pytest.mark.process
 def test_the_cosine_equals_the_schedule_of_transformers() -> None:
+    from transformers import get_cosine_with_min_lr_schedule_with_warmup
+
     optimizer = SGD([nn.Parameter()], lr=3e-4)
     theirs = get_cosine_with_min_lr_schedule_with_warmup(
         optimizer, num_warmup_steps=7, num_training_steps=50, min_lr_rate=0.1
@@ -49,8 +51,11 @@ def test_warm_up_then_stable_then_one_minus_the_root() -> None:
     assert rates(schedule, 10) == pytest.approx([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, *decay])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("final_ratio", "first"), [(0.0, 1), (0.1, 5)])
 def test_wsd_equals_the_schedule_of_transformers(final_ratio: float, first: int) -> None:
+    from transformers import get_wsd_schedule
+
     """Theirs warms up from the final rate instead of 0."""
     optimizer = SGD([nn.Parameter()], lr=3e-4)
     theirs = get_wsd_schedule(
