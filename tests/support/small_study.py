@@ -30,6 +30,20 @@ def study() -> dict[str, Any]:
     return yaml.safe_load(STUDY.read_text())
 
 
+def edited(path: str, value: Any) -> dict[str, Any]:
+    """The configuration with one key set, or deleted where `value` is `...`; `path` as in `scales/440m-toy/layers`."""
+    configuration = study()
+    *parents, last = path.split("/")
+    node: Any = configuration
+    for key in parents:
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return configuration
+
+
 def study_grid(**changes: Any) -> Grid:
     """The grid of the study, some top-level keys replaced."""
     return expand(parse(study() | changes, "test"))
