@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tlm_repro.allocation.curves import CURVES
@@ -36,7 +36,6 @@ def test_cosine_at_thirds_of_depth_is_rational():
 
 
 @given(st.sampled_from(TAPERS), st.integers(2, 60), st.floats(1, 2))
-@settings(deadline=None)
 def test_tapers_are_antisymmetric_about_mid_depth_and_never_rise(name, layers, start):
     values = shape(name, layers, start=start, end=2 - start)
     for first, last in zip(values, values[::-1], strict=True):
@@ -45,7 +44,6 @@ def test_tapers_are_antisymmetric_about_mid_depth_and_never_rise(name, layers, s
 
 
 @given(st.sampled_from(("openelm", "vanilla-reversed")), st.integers(2, 60), st.floats(0, 5), st.floats(0, 5))
-@settings(deadline=None)
 def test_linear_scalings_never_leave_the_interval_of_their_ends(name, layers, start, end):
     values = shape(name, layers, start=start, end=end)
     assert (values[0], values[-1]) == (start, end)
@@ -114,7 +112,6 @@ def test_v_shape_is_narrowest_at_three_quarters_and_geometric_on_both_sides():
 
 
 @given(st.integers(3, 40), st.floats(0.01, 0.99))
-@settings(deadline=None)
 def test_v_shape_has_its_waist_inside_whatever_the_depth(layers, position):
     values = shape("v-shape", layers, position=position)
     assert 0 < values.index(min(values)) < layers - 1

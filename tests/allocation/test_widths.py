@@ -94,7 +94,7 @@ def test_the_440m_model_of_the_paper():
 
 
 @given(tapers, depths, units_of_width, starts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_tapers_keep_budget_step_order_and_curve(schedule, layers, units, start):
     width = 16 * units
     widths = layer_widths(schedule, layers, width, start=start, end=2 - start)
@@ -108,7 +108,6 @@ def test_tapers_keep_budget_step_order_and_curve(schedule, layers, units, start)
 
 
 @given(tapers, depths, st.integers(1, 64), st.sampled_from(RATIOS))
-@settings(deadline=None)
 def test_ends_are_exact_where_the_width_is_a_multiple_of_128(schedule, layers, multiple, start):
     width = 128 * multiple
     widths = layer_widths(schedule, layers, width, start=start, end=2 - start)
@@ -116,7 +115,7 @@ def test_ends_are_exact_where_the_width_is_a_multiple_of_128(schedule, layers, m
 
 
 @given(tapers, st.integers(2, 6), st.integers(1, 8), starts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_other_falling_widths_with_these_ends_deviate_less(schedule, layers, units, start):
     width = 16 * units
     widths = layer_widths(schedule, layers, width, start=start, end=2 - start)
@@ -135,7 +134,7 @@ def test_no_other_falling_widths_with_these_ends_deviate_less(schedule, layers, 
 
 
 @given(st.sampled_from(sorted(CURVES)), st.integers(2, 20), st.integers(1, 80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_schedule_keeps_the_budget(schedule, thirds_of_layers, multiple):
     layers, width = 3 * thirds_of_layers, 32 * multiple
     widths = layer_widths(schedule, layers, width)
@@ -155,14 +154,12 @@ def test_every_schedule_keeps_the_budget(schedule, thirds_of_layers, multiple):
 
 
 @given(depths, units_of_width, starts)
-@settings(deadline=None)
 def test_reverse_mirrors_the_cosine_taper(layers, units, start):
     taper = layer_widths("cosine", layers, 16 * units, start=start, end=2 - start)
     assert layer_widths("reverse", layers, 16 * units, start=2 - start, end=start) == taper[::-1]
 
 
 @given(st.integers(1, 100), units_of_width)
-@settings(deadline=None)
 def test_uniform_is_constant(layers, units):
     assert layer_widths("uniform", layers, 16 * units) == (16 * units,) * layers
 

@@ -108,7 +108,7 @@ def test_text_is_cut_as_by_llama_3(trained):
 
 
 @given(st.text())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_decoding_gives_any_text_back(trained, text):
     assert trained.decode(trained.encode(text)) == text
 

@@ -95,7 +95,7 @@ def haystack_of(sample: NeedleSample) -> tuple[str, str]:
 TASKS = st.sampled_from(sorted(NEEDLE_TASKS))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(["bpe", "unigram", "characters"]), TASKS, st.integers(1800, 2048), st.integers(0, 500))
 def test_every_sample_fills_its_length_and_holds_its_needles(kind: str, task: str, length: int, index: int):
     sample = used_before(kind).sample(task, length, index)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def alone(task: str, index: int) -> NeedleSample:
     return generator().sample(task, 1000 + 64 * index, index)  # type: ignore[arg-type]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(TASKS, st.permutations(range(4)), st.integers(1, 4))
 def test_neither_order_nor_subset_nor_global_random_state_matters(task: str, order: list[int], count: int):
     random.seed(order[0])
