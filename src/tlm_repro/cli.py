@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from tlm_repro.artifacts.files import check_writable
-from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.data.commands import app as data_commands
 from tlm_repro.errors import ConfigError, TLMError
 from tlm_repro.overview.commands import app as overview_commands
@@ -109,9 +108,10 @@ def pretrain(
     tracking: Annotated[Path, typer.Option(help="Folder of what trackers write.")] = Path("logs"),
 ) -> None:
     """Trains one model, or goes on from its newest checkpoint."""
+    from tlm_repro.records.manifests import DataManifest
     from tlm_repro.training.slurm import start_processes
 
-    read_manifest(data, kind="data", verify="sha256")  # once, for all processes: it is remembered
+    DataManifest.read(data, verify="sha256")  # once, for all processes: it is remembered
     start_processes(sys.argv[1:], processes=processes, nodes=nodes)
     from tlm_repro.data.shards import TokenData
     from tlm_repro.spec.run import RunSpec

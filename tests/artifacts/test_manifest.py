@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from manifests import write_manifest
 
-from tlm_repro.artifacts.manifest import read_manifest, write_manifest
+from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.errors import ArtifactError
 
 

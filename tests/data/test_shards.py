@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from manifests import write_manifest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import documents
@@ -89,7 +89,7 @@ def test_tokenizer_is_trained_on_the_training_documents_alone(built, corpus):
 
 def test_summary_counts(built, corpus):
     data = TokenData.open(built / "manifest.json")
-    summary = data.manifest.summary
+    summary = data.manifest.content()["summary"]
     for name, side in zip(("train", "validation"), sides(data_spec(corpus)), strict=True):
         lengths = [len(np.load(path)) for path in sorted((built / name).glob("*.npy"))]
         assert summary[name] == {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from manifests import model_summary, write_manifest
 
 from tlm_repro.artifacts.files import write_json
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
@@ -86,7 +86,7 @@ def evaluation_run(evaluation_data: Path, tmp_path_factory: pytest.TempPathFacto
         kind="model",
         id=spec.id,
         spec=spec.canonical(),
-        summary={"device_seconds": 8.0},
+        summary=model_summary(spec),
         files=files,
         device="cpu",
         wall_time_s=4,

@@ -6,12 +6,13 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from manifests import write_model_manifest
+from products import another_run
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from tlm_repro.architectures.registry import ARCHITECTURES
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.config import loading
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, ConfigError
@@ -274,18 +275,15 @@ def test_others_may_read_every_file(tmp_path):
 
 def as_run(folder):
     """`folder/model` as the product of a run."""
-    files = list((folder / "model").iterdir())
-    return write_manifest(
-        folder, kind="model", id="run-1a2b", spec={}, summary={}, files=files, device="cpu", wall_time_s=1.0
-    )
+    return write_model_manifest(folder, another_run())
 
 
 def test_a_run_is_named_by_its_manifest_or_its_folder(tmp_path):
     saved(tmp_path / "run/model")
     manifest = as_run(tmp_path / "run")
-    assert export(manifest, tmp_path / "first").source == "run-1a2b"
+    assert export(manifest, tmp_path / "first").source == another_run().id
     (tmp_path / "second").mkdir()
-    assert export(tmp_path / "run", tmp_path / "second").source == "run-1a2b"
+    assert export(tmp_path / "run", tmp_path / "second").source == another_run().id
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)

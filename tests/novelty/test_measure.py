@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from manifests import write_model_manifest
 from torch import Tensor, nn
 
 from tlm_repro.artifacts.files import read_json
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
@@ -22,7 +22,8 @@ from tlm_repro.novelty.residual import blocks
 from tlm_repro.records.novelty import Correlation, Intervals, Mean, Novelty
 from tlm_repro.spec.data import DataSpec, FilesCorpus, HeldOut, TrainedTokenizer
 from tlm_repro.spec.evaluation import NoveltySpec
-from tlm_repro.spec.run import ModelSpec
+from tlm_repro.spec.learning_rates import Cosine
+from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
 
 VOCABULARY = 64
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -40,7 +41,6 @@ DECODER = ModelSpec(
     norm_eps=1e-5,
     initializer_range=0.3,
 )
-RUN = "transformer_tiny_middle_s0-0123abcd"
 
 
 class ScaledCopy(nn.Module):
@@ -379,6 +379,15 @@ def test_token_ids_are_the_first_of_the_documents_end_to_end() -> None:
         novelty.token_ids(Letters(), texts, 7)
 
 
+def run_spec(model: ModelSpec, data: DataSpec) -> RunSpec:
+    rate = Cosine(peak=1e-3, warmup_ratio=0.2)
+    training = TrainingSpec(
+        steps=5, batch_sequences=4, sequence_length=model.sequence_length, learning_rate=rate, seed=0
+    )
+    labels = RunLabels(architecture="transformer", scale="tiny", allocation="middle", seed=0)
+    return RunSpec(labels=labels, model=model, data=data, training=training)
+
+
 @pytest.fixture(scope="module")
 def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """A data set of a few documents and a finished run on it, one of its layers without an MLP."""
@@ -395,22 +404,13 @@ def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, obje
     )
     data = root / "results" / "data" / spec.name
     tokenisation.build(spec, data, workers=1)
-    folder = root / "results" / "models" / RUN
     model = DECODER.model_copy(update={"intermediate_sizes": (48, 0, 48, 32)})
+    trained = run_spec(model, spec)
+    folder = root / "results" / "models" / trained.id
     TLMForCausalLM(TLMConfig.from_spec(model)).save_pretrained(folder / "model")
     shards.TokenData.open(data / "manifest.json").tokenizer().save_pretrained(folder / "model")
-    labels = {"architecture": "transformer", "scale": "tiny", "allocation": "middle", "seed": 0}
-    run = write_manifest(
-        folder,
-        kind="model",
-        id=RUN,
-        spec={"labels": labels},
-        summary={},
-        files=list((folder / "model").iterdir()),
-        device="cpu",
-        wall_time_s=0,
-    )
-    return {"run": run, "labels": labels, "data": data / "manifest.json", "spec": spec}
+    run = write_model_manifest(folder, trained)
+    return {"run": run, "labels": trained.labels.canonical(), "data": data / "manifest.json", "spec": spec}
 
 
 def test_measurement_of_a_run_on_its_held_out_text(novelty_products: dict, tmp_path) -> None:
@@ -421,8 +421,9 @@ def test_measurement_of_a_run_on_its_held_out_text(novelty_products: dict, tmp_p
     assert read_json(tmp_path / "novelty.json") == found
     assert Novelty.read(tmp_path / "novelty.json") == measured
     model = found["model"]
-    assert (model["name"], model["layers"]) == (RUN, 4)
-    assert model["run"] == {"id": RUN, **novelty_products["labels"]}
+    run = novelty_products["run"].parent.name
+    assert (model["name"], model["layers"]) == (run, 4)
+    assert model["run"] == {"id": run, **novelty_products["labels"]}
     # tied embedding 300·16; four attentions 4·16²; 128 MLP columns 3·16; norms: 4 + 3 of the layers, 1 at the end
     assert model["parameters"] == 300 * 16 + 4 * 4 * 256 + 3 * 16 * 128 + 8 * 16
     assert [entry is None for entry in found["mlp"]] == [False, True, False, False]

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from products import finish, product
+from products import another_run, finish, product
 from small_workflow import ROOT, checkout, small_config
 
 from tlm_repro.artifacts.files import write_json
@@ -13,7 +13,7 @@ from tlm_repro.errors import ConfigError, SharingError
 from tlm_repro.sharing import trees
 from tlm_repro.sharing.products import TREES, needed, select_stages, survey
 
-RUN = "transformer_1b_uniform_s0-0123abcd"
+RUN = another_run().id
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_a_configuration_asks_for_is_what_finishing_it_makes(tmp_path: Path
 
 
 def test_a_folder_without_a_manifest_is_unfinished_and_hidden_files_are_nothing(results: Path):
-    product(results, "model", RUN).unlink()
+    product(results, another_run()).unlink()
     (results / "models/.lock").touch()
     runs = survey("pretrain", results)
     assert ([*runs.finished], runs.unfinished, runs.damaged) == ([], [results / "models" / RUN], [])
@@ -40,13 +40,13 @@ def test_a_folder_without_a_manifest_is_unfinished_and_hidden_files_are_nothing(
 @pytest.mark.parametrize("fault", ["stray", "name", "run", "suite"])
 def test_a_product_that_isn_t_what_its_place_says_is_named(results: Path, fault: str):
     if fault == "stray":
-        product(results, "model", RUN)
+        product(results, another_run())
         (results / "models" / RUN / "notes.txt").write_text("mine")
         expected, stage = "notes.txt isn't in", "pretrain"
     elif fault == "name":
-        product(results, "model", RUN)
+        product(results, another_run())
         (results / "models" / RUN).rename(results / "models/other-0123abcd")
-        expected, stage = f"other-0123abcd holds {RUN}", "pretrain"
+        expected, stage = f"id: '{RUN}'. The folder has the product's id, 'other-0123abcd'", "pretrain"
     else:
         grid = finish(checkout(results.parent, small_config()))
         first = next(iter(needed(grid, "evaluate")))
@@ -75,8 +75,8 @@ def test_a_product_that_changes_while_it_is_read_is_left_out(tmp_path: Path, mon
     text = (tmp_path / ".dvc/config").read_text()
     (tmp_path / ".dvc/config").write_text(text.replace("[core]", "[core]\n    no_scm = true"))
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
-    for name in (RUN, "transformer_1b_tapered_s0-0123abcd"):
-        product(tmp_path / "results", "model", name)
+    for allocation in ("uniform", "tapered"):
+        product(tmp_path / "results", another_run(allocation))
     steady, changing = sorted(survey("pretrain", tmp_path / "results").finished, key=lambda item: RUN not in str(item))
     os.utime(changing.path / "spec.json", (1, 1))
     with trees.open_repository(tmp_path) as repo:

@@ -6,14 +6,13 @@ import shutil
 from pathlib import Path
 
 import yaml
-from products import evaluation, product
+from products import another_run, describe, evaluation, product
 
 from tlm_repro.artifacts.files import write_json
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.config.loading import load
 from tlm_repro.study.grid import expand
 
-RUN = "transformer_1b_uniform_s0-0123abcd"
+RUN = another_run().id
 
 
 def recorded(folder: Path, stage: str) -> int:
@@ -31,16 +30,17 @@ def test_what_is_half_done_or_damaged_never_travels(clone: Path, run):
     """Also from a clone where nothing else was pulled; what was published before stays published."""
     before = recorded(clone, "pretrain")
     models = clone / "results/models"
-    product(clone / "results", "model", RUN)
-    half = models / "transformer_1b_half_s0-0123abcd"
+    product(clone / "results", another_run())
+    half = models / another_run("half").id
     (half / "model").mkdir(parents=True)
     (half / "model/model.safetensors").write_bytes(b"half")
-    product(clone / "results", "model", "transformer_1b_bad_s0-0123abcd")
-    (models / "transformer_1b_bad_s0-0123abcd/spec.json").write_bytes(b"short")
+    bad = another_run("bad")
+    product(clone / "results", bad)
+    (models / bad.id / "spec.json").write_bytes(b"short")
     (models / f".{RUN}.part").write_text("temporary")
     output = run(clone, "tlm-repro publish --all pretrain", code=1)
     assert f"skipped, unfinished: {half.relative_to(clone)}" in output
-    assert "transformer_1b_bad_s0-0123abcd/spec.json has 5 bytes, but its manifest says 500" in output
+    assert f"{bad.id}/spec.json has 5 bytes, but its manifest says 500" in output
     assert recorded(clone, "pretrain") == before + 5
     run(clone, "git commit -qam more")
     run(clone.parent, "git clone -q colleague third")
@@ -66,7 +66,7 @@ def test_the_first_published_stays_unless_it_is_replaced(clone: Path, run):
 
 def test_pruning_drops_what_the_configuration_does_not_ask_for(clone: Path, run):
     before = recorded(clone, "pretrain")
-    product(clone / "results", "model", RUN)
+    product(clone / "results", another_run())
     run(clone, "tlm-repro publish --all --no-push pretrain")
     assert recorded(clone, "pretrain") == before + 5
     assert "5 files dropped" in run(clone, "tlm-repro publish --prune pretrain evaluate")
@@ -91,7 +91,7 @@ def test_pruning_keeps_what_any_of_several_configurations_asks_for(clone: Path, 
 
 def test_a_push_that_was_interrupted_resumes(clone: Path, run):
     """The remote takes all but one file: the others aren't sent again, and the list of them comes after them all."""
-    folder = product(clone / "results", "model", RUN).parent
+    folder = product(clone / "results", another_run()).parent
     remote = clone.parent / "tlm-repro-weights/files/md5"
     lists = set(remote.rglob("*.dir"))
     prefixes = {hashlib.md5(path.read_bytes()).hexdigest()[:2] for path in folder.rglob("*") if path.is_file()}
@@ -116,12 +116,12 @@ def test_branches_with_other_grids_share_and_join(lab: Path, clone: Path, run):
     another_config(other)
     theirs = expand(load(other / "config.yaml"))
     product(other / "results", "data", theirs.data.name)
-    product(other / "results", "model", next(iter(theirs.runs)))
+    product(other / "results", next(iter(theirs.runs.values())))
     output = run(other, "tlm-repro publish data pretrain")
     assert "data: 0 added, 1 already published" in output
     assert "pretrain: 1 added" in output
     run(other, "git commit -qam theirs")
-    product(clone / "results", "model", RUN)
+    product(clone / "results", another_run())
     run(clone, "tlm-repro publish --all pretrain && git commit -qam ours")
     run(clone, "git pull -q --no-rebase ../other main", code=1)
     output = run(clone, "tlm-repro join-lock")
@@ -154,9 +154,9 @@ def test_a_remote_in_the_repository_stays_small(clone: Path, run):
     text = (clone / "dvc.yaml").read_text()
     (clone / "dvc.yaml").write_text(text.replace("results/models: {persist: true, remote: weights}", "results/models"))
     run(clone, "cp -r ../tlm-repro-weights/files artifacts")
-    folder = product(clone / "results", "model", RUN).parent
+    folder = product(clone / "results", another_run()).parent
     (folder / "model/model.safetensors").write_bytes(b"\1" * 6_000_000)
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
-    write_manifest(folder, kind="model", id=RUN, spec={}, summary={}, files=files, device="cpu", wall_time_s=1.0)
+    describe(folder, another_run(), files)
     output = run(clone, "tlm-repro publish --all pretrain", code=1)
     assert "MB, but at most 5 MB are allowed" in output

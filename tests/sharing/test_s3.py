@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
-from products import product
+from products import another_run, product
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_weights_travel_through_s3(clone: Path, server: str, run):
     run(clone, "dvc pull pretrain")
     run(clone, "dvc remote modify weights url s3://lab/tlm-repro")
     run(clone, f"dvc remote modify weights endpointurl {server}")
-    name = product(clone / "results", "model", "transformer_1b_uniform_s0-0123abcd").parent.name
+    name = product(clone / "results", another_run()).parent.name
     output = run(clone, "tlm-repro publish --all pretrain")
     assert "pretrain: 1 added, 4 already published" in output
     keys = boto3.client("s3", endpoint_url=server).list_objects_v2(Bucket="lab")["KeyCount"]

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import subprocess
 import sys
@@ -6,10 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
+from manifests import write_manifest
 from small_study import STUDY, study, study_grid
 
 from tlm_repro.architectures.accounting import parameters
-from tlm_repro.artifacts.manifest import write_manifest
+from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.config.loading import load, parse
 from tlm_repro.errors import ConfigError
 from tlm_repro.study.grid import expand
@@ -195,10 +197,11 @@ def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_n
 
 
 def saved_benchmarks(folder: Path, **rows: str) -> None:
-    """A folder as `fetch-benchmarks` leaves it, with the sha256 of each task's rows as given."""
+    """A folder as `fetch-benchmarks` leaves it, with these contents of each task's rows."""
     for task in rows:
         (folder / task).mkdir(parents=True, exist_ok=True)
-        (folder / task / "items.parquet").write_text("rows")
+        for name in ("items.parquet", "source.json"):
+            (folder / task / name).write_text("rows")
     sources = {
         task: {
             "dataset": "owner/name",
@@ -207,18 +210,19 @@ def saved_benchmarks(folder: Path, **rows: str) -> None:
             "revision": "main",
             "commit": None,
             "rows": 1,
-            "sha256": sha256,
+            "sha256": hashlib.sha256(contents.encode()).hexdigest(),
             "task_version": 1.0,
             "lm_eval": "0.4.13",
         }
-        for task, sha256 in rows.items()
+        for task, contents in rows.items()
     }
-    files = [folder / task / "items.parquet" for task in rows]
+    files = [folder / task / name for task in rows for name in ("items.parquet", "source.json")]
+    hashes = {task: source["sha256"] for task, source in sources.items()}
     write_manifest(
         folder,
         kind="benchmarks",
-        id="benchmarks",
-        spec={},
+        id=f"benchmarks-{fingerprint(hashes)}",
+        spec={"tasks": {task: {"revision": "main"} for task in rows}},
         summary={"tasks": sources},
         files=files,
         device="cpu",

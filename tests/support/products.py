@@ -5,43 +5,75 @@ from pathlib import Path
 from typing import Any
 
 import record_files
+from manifests import model_summary
+from small_study import study_grid
 
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
+from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.files import write_json
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.config.loading import load
+from tlm_repro.records.manifests import SHARD_HEADER, DataManifest, ModelManifest, SamplesManifest
 from tlm_repro.spec.benchmarks import metric_scale
-from tlm_repro.spec.evaluation import NoveltySpec
+from tlm_repro.spec.data import DataSpec
+from tlm_repro.spec.evaluation import NeedleSamplesSpec, NoveltySpec
 from tlm_repro.spec.metrics import ACCURACIES
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.study.grid import Grid, expand
 
-CONTENTS = {
-    "data": ("tokenizer/tokenizer.json", "train/0000.npy", "validation/0000.npy", "validation.jsonl"),
-    "model": ("model/model.safetensors", "model/config.json", "spec.json", "metrics.jsonl"),
-    "samples": ("single_1_512.parquet",),
-}
-TREES = {"data": "data", "model": "models", "samples": "needles"}
+SIZE = 500  # bytes of every file
+TOKENS = (SIZE - SHARD_HEADER) // 2  # of a shard of that size
 
 
-def product(results: Path, kind: str, id: str) -> Path:
+def another_run(allocation: str = "uniform") -> RunSpec:
+    """A run of no configuration here: that of a small study, by other labels."""
+    spec = next(spec for spec in study_grid().runs.values() if spec.labels.allocation == "uniform")
+    labels = spec.labels.model_copy(update={"scale": "1b", "allocation": allocation})
+    return spec.model_copy(update={"labels": labels})
+
+
+def product(results: Path, spec: DataSpec | RunSpec | NeedleSamplesSpec) -> Path:
     """A folder whose contents follow from its name, and its manifest."""
-    folder, chance = results / TREES[kind] / id, random.Random(id)
-    files = [folder / name for name in CONTENTS[kind]]
-    for path in files:
+    if isinstance(spec, RunSpec):
+        files = ["model/model.safetensors", "model/config.json", "spec.json", "metrics.jsonl"]
+        folder, chance = results / "models" / spec.id, random.Random(spec.id)
+    elif isinstance(spec, DataSpec):
+        files = ["tokenizer/tokenizer.json", "train/00000.npy", "validation/00000.npy", "validation.jsonl"]
+        folder, chance = results / "data" / spec.name, random.Random(spec.name)
+    else:
+        files = [f"{task}_{length}.parquet" for task in spec.tasks for length in spec.lengths]
+        folder, chance = results / "needles" / spec.name, random.Random(spec.name)
+    for name in files:
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(chance.randbytes(500))
-    return write_manifest(folder, kind=kind, id=id, spec={}, summary={}, files=files, device="cpu", wall_time_s=1.0)  # type: ignore[arg-type]
+        path.write_bytes(chance.randbytes(SIZE))
+    return describe(folder, spec, [folder / name for name in files])
+
+
+def describe(folder: Path, spec: DataSpec | RunSpec | NeedleSamplesSpec, files: list[Path]) -> Path:
+    """Writes the manifest of a product."""
+    common: dict[str, Any] = {"spec": spec.canonical(), "files": files, "device": "cpu", "wall_time_s": 1.0}
+    if isinstance(spec, RunSpec):
+        return ModelManifest.write_product(folder, id=spec.id, summary=model_summary(spec), **common)
+    if isinstance(spec, DataSpec):
+        split = {"documents": 1, "tokens": TOKENS, "bytes": 9, "shards": [TOKENS]}
+        summary = {"vocab_size": spec.tokenizer.vocab_size, "dtype": "uint16", "eos_token_id": 1}
+        summary |= {"tokenizer_sha256": sha256_file(folder / "tokenizer/tokenizer.json")}
+        summary |= {"train": split, "validation": split}
+        return DataManifest.write_product(folder, id=spec.name, summary=summary, **common)
+    cell = {"samples": spec.samples, "tokens": [1, 1]}
+    cells = {f"niah_{task}_{length}": cell for task in spec.tasks for length in spec.lengths}
+    summary = {"tokenizer": record_files.TOKENIZER, "cells": cells}
+    return SamplesManifest.write_product(folder, id=spec.name, summary=summary, **common)
 
 
 def finish(folder: Path) -> Grid:
     """Every product of the expensive stages that `folder`/config.yaml asks for."""
     grid, results = expand(load(folder / "config.yaml")), folder / "results"
-    product(results, "data", grid.data.name)
-    for name in grid.samples:
-        product(results, "samples", name)
+    product(results, grid.data)
+    for samples in grid.samples.values():
+        product(results, samples)
     for run, spec in grid.runs.items():
-        product(results, "model", run)
+        product(results, spec)
         for name, suite in grid.suites[run].items():
             write_json(results / f"evaluations/{run}/{name}.json", evaluation(spec, suite))
     for name, task in grid.novelty.items():

@@ -64,10 +64,12 @@ def tiny_run(periodic_data: TokenData) -> Callable[..., RunSpec]:
             "precision": "fp32",
             "seed": 3,
         }
+        shape |= model or {}
+        seed = training.get("seed", optimisation["seed"])
         return RunSpec(
-            labels=RunLabels(architecture="transformer", scale="tiny", allocation="linear-1.5-0.5", seed=3),
-            model=ModelSpec(**(shape | (model or {}))),
-            data=DataSpec.model_validate(periodic_data.manifest.spec),
+            labels=RunLabels(architecture=shape["architecture"], scale="tiny", allocation="linear-1.5-0.5", seed=seed),
+            model=ModelSpec(**shape),
+            data=periodic_data.manifest.spec,
             training=TrainingSpec(**(optimisation | training)),
         )
 

@@ -25,9 +25,9 @@ from tlm_repro.data.tokenisation import build
 from tlm_repro.devices import Utilisation
 from tlm_repro.errors import ArtifactError, CheckpointError, ConfigError, DivergenceError
 from tlm_repro.evaluation.validation import validation_loss
-from tlm_repro.spec.data import DataSpec
+from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import RunSpec
-from tlm_repro.training import checkpoint, compilation, product, trainer
+from tlm_repro.training import checkpoint, compilation, trainer
 from tlm_repro.training.trainer import TrainerOptions, initial_model, pretrain, validation_steps
 
 Run = Callable[..., RunSpec]
@@ -185,7 +185,7 @@ def test_a_run_killed_while_it_writes_its_product_ends_the_same(
 
     where = {"folder": rough, "checkpoints": tmp_path / "rough-state"}
     with monkeypatch.context() as patch:
-        patch.setattr(product, "write_manifest", killed)
+        patch.setattr(ModelManifest, "write_product", killed)
         with pytest.raises(KeyboardInterrupt):
             pretrain(spec, periodic_data, **where, options=QUIET)
     before = digests(rough)
@@ -242,7 +242,7 @@ def test_another_run_in_the_same_folder_is_refused(
 def test_another_data_set_is_refused(
     tiny_run: Run, periodic_data: TokenData, place: dict[str, Path], tmp_path: Path
 ) -> None:
-    spec = DataSpec.model_validate({**periodic_data.manifest.spec, "split_seed": 5})
+    spec = periodic_data.manifest.spec.model_copy(update={"split_seed": 5})
     build(spec, tmp_path / "data", workers=1)
     other = TokenData.open(tmp_path / "data" / "manifest.json")
     message = f"the data set is {spec.name}, the run needs {periodic_data.manifest.id}"

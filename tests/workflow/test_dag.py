@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from manifests import write_manifest
 from small_study import BENCHMARKS, LOSS, NEEDLES, READS, STUDY, evaluations_of, runs_of, study, study_grid
 
-from tlm_repro.artifacts.manifest import write_manifest
+from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.config.loading import load
 from tlm_repro.study.grid import Grid, expand
 from tlm_repro.study.views import file_name, views
@@ -271,15 +272,16 @@ def save_piqa(folder: Path) -> None:
     """What `fetch-benchmarks` leaves, as far as the workflow reads it."""
     (folder / "piqa").mkdir(parents=True)
     (folder / "piqa/items.parquet").write_text("rows")
+    (folder / "piqa/source.json").write_text("{}")
     places = {"dataset": "baber/piqa", "config": None, "split": "validation", "revision": "main", "commit": None}
     source = {**places, "rows": 1, "sha256": "0" * 64, "task_version": 1.0, "lm_eval": "0.4.13"}
     write_manifest(
         folder,
         kind="benchmarks",
-        id="benchmarks-0",
-        spec={},
+        id=f"benchmarks-{fingerprint({'piqa': source['sha256']})}",
+        spec={"tasks": {"piqa": {"revision": "main"}}},
         summary={"tasks": {"piqa": source}},
-        files=[folder / "piqa/items.parquet"],
+        files=[folder / "piqa/items.parquet", folder / "piqa/source.json"],
         device="cpu",
         wall_time_s=0,
     )

@@ -7,16 +7,17 @@ files through the manifest, so a half-written folder is never mistaken for a fin
 import contextlib
 import importlib.metadata
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from tlm_repro import __version__
 from tlm_repro.artifacts.checksums import Checksums, identity, sha256_file
-from tlm_repro.artifacts.files import read_json, write_json
+from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError
 
+Kind = Literal["data", "part", "model", "benchmarks", "samples"]
 MANIFEST_SCHEMA = 1
 
 MANIFEST_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -65,18 +66,18 @@ def versions() -> dict[str, str]:
     return by_name
 
 
-def write_manifest(
+def manifest_content(
     folder: Path,
     *,
-    kind: Literal["data", "part", "model", "benchmarks", "samples"],
+    kind: Kind,
     id: str,
     spec: Mapping[str, Any],
     summary: Mapping[str, Any],
-    files: list[Path],
+    files: Iterable[Path],
     device: str,
     wall_time_s: float,
-) -> Path:
-    """Writes `folder/manifest.json`, the last step of a stage, and returns its path.
+) -> dict[str, Any]:
+    """The contents of `folder/manifest.json`, which a stage writes last.
 
     Args:
         summary: small results of the stage.
@@ -89,22 +90,17 @@ def write_manifest(
         checksums.store(name, digest, file_identity)
         entries[name] = {"size": file_identity[0], "sha256": digest}
     checksums.save()
-    target = folder / "manifest.json"
-    write_json(
-        target,
-        {
-            "schema": MANIFEST_SCHEMA,
-            "kind": kind,
-            "id": id,
-            "spec": dict(spec),
-            "summary": dict(summary),
-            "files": entries,
-            "versions": versions(),
-            "device": device,
-            "wall_time_s": round(wall_time_s, 3),
-        },
-    )
-    return target
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "kind": kind,
+        "id": id,
+        "spec": dict(spec),
+        "summary": dict(summary),
+        "files": entries,
+        "versions": versions(),
+        "device": device,
+        "wall_time_s": round(wall_time_s, 3),
+    }
 
 
 def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size", "sha256"] = "size") -> Manifest:
@@ -124,6 +120,7 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
     folder = path.parent
     checksums = Checksums(folder) if verify == "sha256" else None
     for name, entry in raw["files"].items():
+        check_inside(path, name)
         file = folder / name
         problem = None
         if not file.is_file():
@@ -142,8 +139,19 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
     return Manifest(folder=folder, **{name: raw[name] for name in MANIFEST_FIELDS})
 
 
+def check_inside(manifest: Path, name: str) -> None:
+    """Raises ArtifactError unless `name` is the path of a file below the manifest's folder, in its plain form."""
+    plain = PurePosixPath(name)
+    if plain.is_absolute() or ".." in plain.parts or str(plain) != name or name in (".", manifest.name):
+        raise ArtifactError(
+            f"{manifest}: files: {name!r:.200}. Files are named by their path below the manifest's folder. Delete the "
+            "manifest and run its stage again, or, if DVC fetched the product, fetch it again with "
+            f"`dvc pull --force {manifest.parent}`."
+        )
+
+
 def _is_manifest(raw: Any) -> bool:
-    """Whether `raw` has the structure that `write_manifest` writes."""
+    """Whether `raw` has the structure of `manifest_content`."""
     if not isinstance(raw, dict) or raw.get("schema") != MANIFEST_SCHEMA:
         return False
     if not all(isinstance(raw.get(name), kind) for name, kind in MANIFEST_FIELDS.items()):

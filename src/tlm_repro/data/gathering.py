@@ -3,6 +3,7 @@
 import io
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 from tlm_repro.artifacts.files import atomic_path, read_json, write_json
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.artifacts.lock import exclusive
-from tlm_repro.artifacts.manifest import Manifest
 from tlm_repro.data.parts import (
     PART_SHARD_TOKENS,
     Plan,
@@ -37,6 +37,7 @@ from tlm_repro.data.tokenisation import (
     write_data_manifest,
 )
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.manifests import PartManifest, PartSplit
 from tlm_repro.spec.data import DataSpec
 
 COPIED_TOKENS = 2**23  # at a time
@@ -64,13 +65,13 @@ class JoinedParts:
         for split in self.splits:
             if split.full:
                 continue
-            summary = manifest.summary[split.name]
-            split.documents += summary["documents"]
-            split.tokens += summary["tokens"]
-            split.bytes += summary["bytes"]
-            self.add_shards(split, manifest.folder, summary["shards"])
+            summary = split_summary(manifest, split)
+            split.documents += summary.documents
+            split.tokens += summary.tokens
+            split.bytes += summary.bytes
+            self.add_shards(split, manifest.folder, summary.shards)
 
-    def add_shards(self, split: Split, folder: Path, lengths: list[int]) -> None:
+    def add_shards(self, split: Split, folder: Path, lengths: Sequence[int]) -> None:
         paths = [folder / split.name / shard_name(number) for number in range(len(lengths))]
         self.pieces[split.name] += zip(paths, lengths, strict=True)
         if split.name == "validation":
@@ -86,7 +87,7 @@ class JoinedParts:
             self.add_shards(split, target, split.writer.lengths)
         self.splits = train, validation
 
-    def part(self, index: int) -> Manifest | None:
+    def part(self, index: int) -> PartManifest | None:
         """The part's manifest, or None if its job skipped it as beyond the budgets.
 
         Raises:
@@ -104,7 +105,7 @@ class JoinedParts:
             f"`tlm-repro tokenize-part --folder {self.folder} --job {job} --jobs {self.jobs}`"
         )
 
-    def must_be_cut(self, manifest: Manifest) -> bool:
+    def must_be_cut(self, manifest: PartManifest) -> bool:
         """Whether a budget is met, or reading ends, within a part."""
         train, validation = self.splits
         if not train.documents and not validation.documents:  # the first part already stops at the budgets
@@ -112,7 +113,7 @@ class JoinedParts:
         met = (
             split.budget is not None
             and not split.full
-            and split.tokens + manifest.summary[split.name]["tokens"] >= split.budget
+            and split.tokens + split_summary(manifest, split).tokens >= split.budget
             for split in self.splits
         )
         return any(met) or (train.full and validation.budget is None)
@@ -120,6 +121,11 @@ class JoinedParts:
     def fingerprint(self) -> str:
         pieces = {name: [[str(path), length] for path, length in shards] for name, shards in self.pieces.items()}
         return fingerprint({"plan": self.plan.canonical(), "pieces": pieces}, 16)
+
+
+def split_summary(manifest: PartManifest, split: Split) -> PartSplit:
+    """What a part holds of a split."""
+    return manifest.summary.train if split.name == "train" else manifest.summary.validation
 
 
 def gather(spec: DataSpec, folder: Path, *, jobs: int, workers: int) -> dict[str, Any]:
@@ -137,7 +143,7 @@ def gather(spec: DataSpec, folder: Path, *, jobs: int, workers: int) -> dict[str
         finished = finished_manifest(spec, folder)
         if finished is not None:
             remove_parts(folder)
-            return finished.summary
+            return finished.summary.content()
         start = time.monotonic()
         plan = read_plan(folder)
         if plan.spec != spec:

@@ -13,7 +13,6 @@ from typing import Any
 from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.files import check_folder_is_ours, read_json, write_json
 from tlm_repro.artifacts.lock import exclusive
-from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data.corpora import documents, group_into_parts, reader
 from tlm_repro.data.readers.base import Source
 from tlm_repro.data.tokenisation import (
@@ -27,6 +26,7 @@ from tlm_repro.data.tokenisation import (
     tokenise,
 )
 from tlm_repro.errors import ArtifactError, ConfigError
+from tlm_repro.records.manifests import PartManifest
 from tlm_repro.spec.base import Spec
 from tlm_repro.spec.data import Corpus, DataSpec
 
@@ -88,7 +88,7 @@ def write_plan(spec: DataSpec, folder: Path) -> Plan:
             tokenizer.save_pretrained(folder / "tokenizer")
             eos_token_id = tokenizer.eos_token_id
         else:
-            eos_token_id = finished.summary["eos_token_id"]
+            eos_token_id = finished.summary.eos_token_id
         plan = Plan(
             spec=spec,
             corpus=corpus,
@@ -120,10 +120,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def finished_part(plan: Plan, folder: Path, index: int) -> Manifest | None:
+def finished_part(plan: Plan, folder: Path, index: int) -> PartManifest | None:
     """The manifest of a part; None if the part is unfinished or damaged."""
     with contextlib.suppress(ArtifactError):
-        manifest = read_manifest(part_folder(folder, index) / "manifest.json", kind="part")
+        manifest = PartManifest.read(part_folder(folder, index) / "manifest.json")
         if manifest.spec == plan.part_spec(index):
             return manifest
     return None
@@ -167,8 +167,8 @@ def is_beyond_budgets(plan: Plan, folder: Path, index: int) -> bool:
         manifest = finished_part(plan, folder, part)
         if manifest is not None:
             size += sizes[part]
-            train += manifest.summary["train"]["tokens"]
-            validation += manifest.summary["validation"]["tokens"]
+            train += manifest.summary.train.tokens
+            validation += manifest.summary.validation.tokens
     if not size:
         return False
     share = sum(sizes[:index]) / size / MARGIN
@@ -189,9 +189,8 @@ def tokenise_part(plan: Plan, folder: Path, index: int, *, workers: int) -> None
                 splits = new_splits(plan.spec, target, shard_tokens=min(PART_SHARD_TOKENS, plan.spec.shard_tokens))
                 tokenise_sources(plan, folder, index, splits, target, workers=workers)
                 files = [path for path in target.rglob("*") if path.is_file() and path.name != ".lock"]
-                write_manifest(
+                PartManifest.write_product(
                     target,
-                    kind="part",
                     id=f"{plan.spec.name}/{index}",
                     spec=plan.part_spec(index),
                     summary={split.name: split.summary() for split in splits},

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tlm_repro.artifacts.files import atomic_path
-from tlm_repro.artifacts.manifest import Manifest, read_manifest
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.manifests import DataManifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -103,29 +103,31 @@ class TokenArray:
 class TokenData:
     """A finished tokenised corpus."""
 
-    manifest: Manifest
+    manifest: DataManifest
     train: TokenArray
     validation: TokenArray
 
     @classmethod
     def open(cls, path: Path) -> "TokenData":
         """Opens the data set of a `manifest.json`. Raises ArtifactError if it isn't one or its files don't match it."""
-        manifest = read_manifest(path, kind="data", verify="sha256")
+        manifest = DataManifest.read(path, verify="sha256")
         train, validation = (
             TokenArray([manifest.path(f"{name}/{shard_name(index)}") for index in range(len(lengths))], lengths)
-            for name in ("train", "validation")
-            for lengths in [manifest.summary[name]["shards"]]
+            for name, lengths in (
+                ("train", manifest.summary.train.shards),
+                ("validation", manifest.summary.validation.shards),
+            )
         )
         return cls(manifest, train, validation)
 
     @property
     def vocab_size(self) -> int:
         """The vocabulary size of models. The tokenizer may have fewer entries."""
-        return self.manifest.summary["vocab_size"]
+        return self.manifest.summary.vocab_size
 
     @property
     def eos_token_id(self) -> int:
-        return self.manifest.summary["eos_token_id"]
+        return self.manifest.summary.eos_token_id
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return tokenizers.load(self.manifest.path("tokenizer/tokenizer.json").parent)

@@ -17,12 +17,12 @@ from tqdm import tqdm
 from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours
 from tlm_repro.artifacts.lock import exclusive
-from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.data.corpora import documents, is_held_out
 from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import ShardWriter
 from tlm_repro.errors import ArtifactError, DataError
+from tlm_repro.records.manifests import DataManifest
 from tlm_repro.spec.data import DataSpec, TrainedTokenizer
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def build(spec: DataSpec, folder: Path, *, workers: int) -> dict[str, Any]:
     with exclusive(folder), full_disk_as_data_error(folder, "free some space and run the same command again"):
         finished = finished_manifest(spec, folder)
         if finished is not None:
-            return finished.summary
+            return finished.summary.content()
         start = time.monotonic()
         remove_earlier_attempt(folder)
         tokenizer = make_tokenizer(spec)
@@ -129,16 +129,16 @@ def build(spec: DataSpec, folder: Path, *, workers: int) -> dict[str, Any]:
         return write_data_manifest(spec, folder, splits, eos_token_id=tokenizer.eos_token_id, start=start)
 
 
-def finished_manifest(spec: DataSpec, folder: Path) -> Manifest | None:
+def finished_manifest(spec: DataSpec, folder: Path) -> DataManifest | None:
     """The manifest of a finished product of this spec. A deleted one is restored if every file is intact."""
     with contextlib.suppress(ArtifactError):
-        manifest = read_manifest(folder / "manifest.json", kind="data")
-        if manifest.spec == spec.canonical():
+        manifest = DataManifest.read(folder / "manifest.json")
+        if manifest.spec == spec:
             copy_if_different(folder / "manifest.json", folder / MANIFEST_COPY)
             return manifest
     with contextlib.suppress(ArtifactError):
-        manifest = read_manifest(folder / MANIFEST_COPY, kind="data", verify="sha256")
-        if manifest.spec == spec.canonical():
+        manifest = DataManifest.read(folder / MANIFEST_COPY, verify="sha256")
+        if manifest.spec == spec:
             copy_if_different(folder / MANIFEST_COPY, folder / "manifest.json")
             return manifest
     return None
@@ -167,9 +167,8 @@ def write_data_manifest(
     files = [folder / "validation.jsonl"]
     for name in ("tokenizer", "train", "validation"):
         files += [path for path in (folder / name).rglob("*") if path.is_file()]
-    manifest = write_manifest(
+    manifest = DataManifest.write_product(
         folder,
-        kind="data",
         id=spec.name,
         spec=spec.canonical(),
         summary=summary,

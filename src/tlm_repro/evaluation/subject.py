@@ -8,8 +8,8 @@ from typing import Any
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.artifacts.manifest import Manifest, read_manifest
 from tlm_repro.evaluation.training_curve import METRICS
+from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import RunSpec
 
 
@@ -46,14 +46,14 @@ def subject(model: str) -> Subject:
     path = Path(model)
     manifest = path / "manifest.json" if path.is_dir() else path
     if path.name == "manifest.json" or (manifest.is_file() and path.is_dir()):
-        return of_run(read_manifest(manifest, kind="model", verify="sha256"))
+        return of_run(ModelManifest.read(manifest, verify="sha256"))
     return of_external(model)
 
 
-def of_run(manifest: Manifest) -> Subject:
+def of_run(manifest: ModelManifest) -> Subject:
     from tlm_repro.models import pretrained
 
-    run = RunSpec.from_values(manifest.spec, f"{manifest.folder / 'manifest.json'}: spec")
+    run = manifest.spec
     files = {name: entry["sha256"] for name, entry in manifest.files.items()}
     return Subject(
         name=manifest.id,
@@ -65,7 +65,7 @@ def of_run(manifest: Manifest) -> Subject:
         training={
             "device": manifest.device,
             "wall_time_s": manifest.wall_time_s,
-            "device_seconds": manifest.summary.get("device_seconds"),  # older runs have none
+            "device_seconds": manifest.summary.device_seconds,
         },
     )
 

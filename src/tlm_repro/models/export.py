@@ -19,12 +19,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from tlm_repro.architectures.accounting import forward_flops, parameters
 from tlm_repro.architectures.registry import ARCHITECTURES, architecture, load
 from tlm_repro.artifacts.files import read_json, staging, write_json
-from tlm_repro.artifacts.manifest import read_manifest, versions
+from tlm_repro.artifacts.manifest import versions
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.models.attention import CausalAttention
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.models.layers import SwiGLU
+from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -276,7 +277,7 @@ def _located(source: Path) -> tuple[Path, str]:
                 f"{source.parent} holds neither manifest.json nor config.json: pass the manifest of a trained run or a "
                 "Hugging Face folder of this project"
             )
-    manifest = read_manifest(source, kind="model", verify="sha256")
+    manifest = ModelManifest.read(source, verify="sha256")
     return manifest.folder / "model", manifest.id
 
 

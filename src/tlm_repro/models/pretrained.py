@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from tlm_repro import models
-from tlm_repro.artifacts.manifest import Manifest
 from tlm_repro.errors import ArtifactError, EvaluationError
+from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.evaluation import ExternalModel
 
 # The pinned release of each package whose weights this project's configurations use. Their dependencies compile
@@ -116,7 +116,7 @@ def unreachable(spec: ExternalModel, error: Exception) -> EvaluationError:
     )
 
 
-def run(manifest: Manifest, *, device: str = "cpu") -> tuple[Any, Any]:
+def run(manifest: ModelManifest, *, device: str = "cpu") -> tuple[Any, Any]:
     """The model and the tokenizer of a finished run of ours, given its manifest of kind "model".
 
     Raises:

@@ -22,7 +22,7 @@ from scipy import stats
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from tlm_repro.artifacts.manifest import read_manifest, versions
+from tlm_repro.artifacts.manifest import versions
 from tlm_repro.data.corpora import documents
 from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import TokenData
@@ -30,6 +30,7 @@ from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.models import pretrained
 from tlm_repro.novelty.residual import Block, blocks, body, entering, first_tensor
+from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.records.novelty import CONSTANT, FEWEST_LAYERS, Bounds, Correlation, Intervals, Mean, Novelty
 from tlm_repro.spec.data import HeldOut
 from tlm_repro.spec.evaluation import NoveltySpec
@@ -79,8 +80,8 @@ def measurement(
         name = spec.external.name
         model, tokenizer = pretrained.external(spec.external, device=device)
     elif run is not None:
-        manifest = read_manifest(run, kind="model", verify="sha256")
-        name, labels = manifest.id, {"id": manifest.id, **manifest.spec["labels"]}
+        manifest = ModelManifest.read(run, verify="sha256")
+        name, labels = manifest.id, {"id": manifest.id, **manifest.spec.labels.canonical()}
         model, tokenizer = pretrained.run(manifest, device=device)
     else:
         raise ConfigError("no model to measure: name an external model in the spec or pass the manifest of a run")

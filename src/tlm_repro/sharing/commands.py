@@ -150,7 +150,7 @@ def _is_complete(stage: "Stage", recorded: set[str]) -> bool:
 
     tree = RESULTS / products.TREES[stage]
     needed = {Path(name).relative_to(tree) for name in _needed_paths(CONFIG) if tree in Path(name).parents}
-    files = {str(path / products.MANIFEST if stage in products.KINDS else path) for path in needed}
+    files = {str(path / products.MANIFEST if stage in products.MANIFESTS else path) for path in needed}
     return files <= recorded
 
 

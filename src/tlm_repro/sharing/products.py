@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from tlm_repro.artifacts.checksums import Identity, identity
-from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.records.base import FINGERPRINTED
 from tlm_repro.records.evaluation import Evaluation
+from tlm_repro.records.manifests import DataManifest, Manifest, ModelManifest, SamplesManifest
 from tlm_repro.records.novelty import Novelty
 from tlm_repro.study.grid import Grid
 
@@ -21,7 +21,7 @@ TREES: dict[Stage, str] = {
     "novelty": "novelty",
     "needles": "needles",
 }
-KINDS: dict[Stage, str] = {"data": "data", "pretrain": "model", "needles": "samples"}
+MANIFESTS: dict[Stage, type[Manifest]] = {"data": DataManifest, "pretrain": ModelManifest, "needles": SamplesManifest}
 MANIFEST = "manifest.json"
 PARTS = "parts"  # of a data set made by several jobs; its shards hold the same tokens
 
@@ -74,7 +74,7 @@ def survey(stage: Stage, results: Path) -> Survey:
     result = Survey()
     for path in _candidates(stage, results / TREES[stage]):
         try:
-            product = _folder_product(stage, path) if stage in KINDS else _file_product(stage, path)
+            product = _folder_product(stage, path) if stage in MANIFESTS else _file_product(stage, path)
         except ArtifactError as error:
             result.damaged.append(str(error))
             continue
@@ -104,7 +104,7 @@ def _folder_product(stage: Stage, folder: Path) -> Product | None:
     if not path.is_file():
         return None
     files = {file: identity(file) for file in sorted(_files_below(folder))}
-    manifest = read_manifest(path, kind=KINDS[stage], verify="sha256")
+    manifest = MANIFESTS[stage].read(path, verify="sha256")
     if manifest.id != folder.name:
         raise ArtifactError(f"{folder} holds {manifest.id}: rename it, or delete it and run its stage again")
     listed = {path, *(folder / name for name in manifest.files)}

@@ -1,6 +1,6 @@
 """What one pretraining run is asked to do, and its id."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -146,6 +146,18 @@ class RunSpec(Spec):
     model: ModelSpec
     data: DataSpec
     training: TrainingSpec
+
+    @model_validator(mode="after")
+    def _labels_fit(self) -> Self:
+        """The id's hash leaves the labels out, so a wrong one would name another run."""
+        labels, widths = self.labels, set(self.model.intermediate_sizes)
+        if labels.architecture != self.model.architecture:
+            raise ValueError(f"labels have the architecture '{labels.architecture}', model '{self.model.architecture}'")
+        if labels.seed != self.training.seed:
+            raise ValueError(f"labels have the seed {labels.seed}, training {self.training.seed}")
+        if labels.allocation == "uniform" and len(widths) > 1:
+            raise ValueError(f"labels have the allocation 'uniform', model the widths {sorted(widths)}")
+        return self
 
     @property
     def id(self) -> str:

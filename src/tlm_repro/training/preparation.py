@@ -50,7 +50,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Value]) -> Value:
 def check(spec: RunSpec, data: TokenData, *, processes: int, micro_batch: int | None) -> int:
     """Sequences in one forward pass of one process. Raises ConfigError or DataError for what can't be trained."""
     training = spec.training
-    if data.manifest.spec != spec.data.canonical():
+    if data.manifest.spec != spec.data:
         raise ConfigError(
             f"the data set is {data.manifest.id}, the run needs {spec.data.name}: pass that one's manifest"
         )

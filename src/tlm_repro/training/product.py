@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours, staging, write_json
-from tlm_repro.artifacts.manifest import read_manifest, write_manifest
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints
 from tlm_repro.training.metrics import METRICS, TIMING, read_rows
@@ -37,13 +37,13 @@ def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] |
     if not manifest.exists() and (checkpoints / RECORD).exists():
         with contextlib.suppress(ArtifactError), atomic_path(manifest) as candidate:
             shutil.copyfile(checkpoints / RECORD, candidate)
-            read_manifest(candidate, kind="model", verify="sha256")
+            ModelManifest.read(candidate, verify="sha256")
     if not manifest.exists():
         return None
-    found = read_manifest(manifest, kind="model")
+    found = ModelManifest.read(manifest)
     if found.id != spec.id:
         raise ArtifactError(f"{folder} holds the run {found.id}, this is {spec.id}: name another folder")
-    return found.summary
+    return found.summary.content()
 
 
 def write(
@@ -74,9 +74,8 @@ def write(
         shutil.copyfile(checkpoints.folder / METRICS, copy)
     summary = summarise(spec, read_rows(folder / METRICS)) | {"device_seconds": round(device_seconds, 3)}
     model_files = [path for path in (folder / "model").rglob("*") if path.is_file()]
-    manifest = write_manifest(
+    manifest = ModelManifest.write_product(
         folder,
-        kind="model",
         id=spec.id,
         spec=spec.canonical(),
         summary=summary,

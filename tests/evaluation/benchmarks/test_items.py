@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hub import HUB
 
+from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
@@ -165,22 +166,30 @@ def test_changed_files_are_refused(own_copy: Path, tmp_path: Path) -> None:
     assert_refused(spec, own_copy, r"piqa/items.parquet is missing.*fetch-benchmarks", tmp_path)
 
 
+def write_consistent(path: Path, manifest: dict[str, Any]) -> None:
+    """Writes a manifest of fetched benchmarks whose id and spec are those of its summary."""
+    tasks = manifest["summary"]["tasks"]
+    manifest["id"] = f"benchmarks-{fingerprint({task: source['sha256'] for task, source in tasks.items()})}"
+    manifest["spec"] = {"tasks": {task: {"revision": source["revision"]} for task, source in tasks.items()}}
+    path.write_text(json.dumps(manifest))
+
+
 def test_other_rows_than_the_manifest_says_are_refused(own_copy: Path, tmp_path: Path) -> None:
     spec, path = path_spec(own_copy, "piqa"), own_copy / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["summary"]["tasks"]["piqa"]["sha256"] = "0" * 64
-    path.write_text(json.dumps(manifest))
+    write_consistent(path, manifest)
     assert_refused(spec, own_copy, "holds other rows than", tmp_path)
     del manifest["summary"]["tasks"]["piqa"]["rows"]
     path.write_text(json.dumps(manifest))
-    assert_refused(spec, own_copy, "rows: Field required.*fetch-benchmarks", tmp_path)
+    assert_refused(spec, own_copy, "rows: the key is missing.*fetch-benchmarks", tmp_path)
 
 
 def test_a_task_that_was_not_fetched_is_refused(own_copy: Path, tmp_path: Path) -> None:
     spec, path = path_spec(own_copy, "piqa", "boolq"), own_copy / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["summary"]["tasks"]["boolq"]
-    path.write_text(json.dumps(manifest))
+    write_consistent(path, manifest)
     assert_refused(spec, own_copy, "no items of boolq, only of .*fetch-benchmarks --out .* --task boolq", tmp_path)
 
 

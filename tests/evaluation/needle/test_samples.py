@@ -267,7 +267,7 @@ def test_the_artifact_gives_back_what_the_generator_makes(tmp_path):
     cells = [(task, length) for task in spec.tasks for length in spec.lengths]
     shared = generator(longest=1024)
     assert samples == [shared.sample(task, length, index) for task, length in cells for index in range(3)]
-    assert manifest.summary["cells"]["niah_single_1_1000"]["tokens"][1] <= 1000 - ANSWER
+    assert manifest.summary.cells["niah_single_1_1000"].tokens[1] <= 1000 - ANSWER
     with pytest.raises(ArtifactError, match="the evaluation asks for"):
         read_samples(manifest.folder / "manifest.json", samples_spec(samples=2))
     (tmp_path / "needles/single_1_1000.parquet").write_bytes(b"other")
@@ -294,7 +294,7 @@ def test_what_measures_must_be_named(tmp_path):
     with pytest.raises(ConfigError, match="held-out documents"):
         make(samples_spec(text=HeldOut()), tmp_path / "needles", model=str(tmp_path / "model"))
     made = make(samples_spec(samples=1), tmp_path / "needles", model=str(tmp_path / "model"))
-    assert made.summary["cells"]["niah_multiquery_1024"]["samples"] == 1
+    assert made.summary.cells["niah_multiquery_1024"].samples == 1
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from tlm_repro.artifacts.files import check_folder_is_ours, read_json, staging, write_json
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.artifacts.lock import exclusive
-from tlm_repro.artifacts.manifest import write_manifest
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
-from tlm_repro.evaluation.benchmarks.folder import ITEMS, KIND, MANIFEST, SOURCE, Source, rows_sha256, saved_source
+from tlm_repro.evaluation.benchmarks.folder import ITEMS, KIND, MANIFEST, SOURCE, rows_sha256, saved_source
 from tlm_repro.evaluation.benchmarks.items import cause, described
 from tlm_repro.evaluation.benchmarks.lm_eval_tasks import LmEvalTask, lm_eval_task
+from tlm_repro.records.manifests import BenchmarksManifest, Source
 from tlm_repro.spec.benchmarks import PAPER_TASKS
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ def fetch(
             source = saved[task] = fetch_task(folder, request, sorted(saved))
             report(f"{task}: {source.rows:,} items of {request.name} {place(source.commit or request.revision)}")
         sources = {task: saved[task].model_dump() for task in table_order(saved)}
-        return write_manifest(
+        return BenchmarksManifest.write_product(
             folder,
-            kind=KIND,
             id=f"benchmarks-{fingerprint({task: source['sha256'] for task, source in sources.items()})}",
             spec={"tasks": {task: {"revision": source["revision"]} for task, source in sources.items()}},
             summary={"tasks": sources},

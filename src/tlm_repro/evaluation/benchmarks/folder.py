@@ -5,41 +5,19 @@ and `manifest.json`, written last, lists both. The workflow reads it when it par
 """
 
 import hashlib
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from tlm_repro.artifacts.files import read_json
 from tlm_repro.artifacts.fingerprint import canonical_json, fingerprint
-from tlm_repro.artifacts.manifest import read_manifest
 from tlm_repro.errors import ArtifactError, EvaluationError
+from tlm_repro.records.manifests import BenchmarksManifest, Source
 from tlm_repro.spec.evaluation import ZeroShotSpec
 
 KIND: Literal["benchmarks"] = "benchmarks"
 ITEMS, SOURCE, MANIFEST = "items.parquet", "source.json", "manifest.json"
-
-
-class Source(BaseModel):
-    """Where the items of one task came from.
-
-    `revision` is the one asked for, `commit` what the hub resolved it to; both are null for a mirror. `sha256` is that
-    of the rows (`rows_sha256`), not of the file.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dataset: str
-    config: str | None
-    split: str
-    revision: str | None
-    commit: str | None
-    rows: int
-    sha256: str
-    task_version: float | str | None
-    lm_eval: str
 
 
 def rows_sha256(path: Path) -> str:
@@ -75,21 +53,16 @@ def read_sources(
         seen = "has no manifest.json" if folder.is_dir() else "is a file" if folder.exists() else "doesn't exist"
         raise EvaluationError(f"{folder}, the folder of the fetched benchmarks, {seen}: {remedy(folder)}")
     try:
-        manifest = read_manifest(folder / MANIFEST, kind=KIND, verify=verify)
+        saved = BenchmarksManifest.read(folder / MANIFEST, verify=verify).summary.tasks
     except ArtifactError as error:
-        seen = str(error).split(": delete ")[0]
+        seen = re.split(r"[:.] [Dd]elete ", str(error))[0]
         raise EvaluationError(f"{seen}: {remedy(folder)} to replace what is missing or damaged") from None
-    saved = manifest.summary.get("tasks", {})
     missing = [task for task in tasks if task not in saved]
     if missing:
         raise EvaluationError(
             f"{folder} holds no items of {', '.join(missing)}, only of {', '.join(saved)}: {remedy(folder, missing)}"
         )
-    try:
-        return {task: Source.model_validate(saved[task]) for task in tasks}
-    except ValidationError as error:
-        reason = error.errors()[0]
-        raise EvaluationError(f"{folder / MANIFEST}: {reason['loc'][0]}: {reason['msg']}: {remedy(folder)}") from None
+    return {task: saved[task] for task in tasks}
 
 
 def items_fingerprint(sources: dict[str, Source]) -> str:
@@ -127,9 +100,9 @@ def verified_sources(spec: ZeroShotSpec, folder: Path) -> dict[str, Source]:
 def saved_source(folder: Path, task: str) -> Source | None:
     """Where the items came from that an earlier fetch saved of a task; None if there are none or they are damaged."""
     try:
-        source = Source.model_validate(read_json(folder / task / SOURCE))
+        source = Source.read(folder / task / SOURCE)
         return source if rows_sha256(folder / task / ITEMS) == source.sha256 else None
-    except (ArtifactError, ValidationError, OSError, ValueError):  # pyarrow's own errors are ValueErrors
+    except (ArtifactError, OSError, ValueError):  # pyarrow's own errors are ValueErrors
         return None
 
 

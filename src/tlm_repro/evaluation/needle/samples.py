@@ -19,13 +19,13 @@ from tqdm import tqdm
 
 from tlm_repro.artifacts.files import check_folder_is_ours, staging
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.artifacts.manifest import Manifest, read_manifest, write_manifest
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.needle import haystack
 from tlm_repro.evaluation.needle.haystack import Haystack
 from tlm_repro.evaluation.needle.tasks import NEEDLE_TASKS, draw_pairs, needle, prompt
 from tlm_repro.evaluation.progress import plain_progress
+from tlm_repro.records.manifests import SamplesManifest
 from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleTaskName
 
 GENERATOR_VERSION = 1
@@ -180,7 +180,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 def write_samples(
     spec: NeedleSamplesSpec, tokenizer: Any, texts: Callable[[], Iterable[Document]], folder: Path
-) -> Manifest:
+) -> SamplesManifest:
     """Makes all samples that `spec` asks for: `folder/<task>_<length>.parquet`, and manifest.json last.
 
     Args:
@@ -215,9 +215,8 @@ def write_samples(
                 pd.DataFrame(rows).to_parquet(files[-1], compression="zstd")
                 tokens = [row["tokens"] for row in rows]
                 facts[cell(task, length)] = {"samples": len(rows), "tokens": [min(tokens), max(tokens)]}
-        write_manifest(
+        SamplesManifest.write_product(
             temporary,
-            kind="samples",
             id=spec.name,
             spec=spec.canonical(),
             summary={"tokenizer": tokenizer_hash(tokenizer), "cells": facts},
@@ -225,12 +224,12 @@ def write_samples(
             device="cpu",
             wall_time_s=time.perf_counter() - start,
         )
-    return read_manifest(folder / "manifest.json", kind="samples")
+    return SamplesManifest.read(folder / "manifest.json")
 
 
-def opened_samples(manifest: Path, spec: NeedleSamplesSpec) -> Manifest:
+def opened_samples(manifest: Path, spec: NeedleSamplesSpec) -> SamplesManifest:
     """The manifest of whole files of the samples that `spec` asks for. Raises ArtifactError as `read_samples`."""
-    found = read_manifest(manifest, kind="samples", verify="sha256")
+    found = SamplesManifest.read(manifest, verify="sha256")
     if found.id != spec.name:
         raise ArtifactError(
             f"{manifest} holds the samples {found.id}, the evaluation asks for {spec.name}: pass those, or make them "
@@ -239,7 +238,7 @@ def opened_samples(manifest: Path, spec: NeedleSamplesSpec) -> Manifest:
     return found
 
 
-def read_samples(manifest: Path, spec: NeedleSamplesSpec) -> tuple[Manifest, list[NeedleSample]]:
+def read_samples(manifest: Path, spec: NeedleSamplesSpec) -> tuple[SamplesManifest, list[NeedleSample]]:
     """The samples that `spec` asks for.
 
     Raises:
@@ -258,7 +257,9 @@ def read_samples(manifest: Path, spec: NeedleSamplesSpec) -> tuple[Manifest, lis
     return found, samples
 
 
-def make(spec: NeedleSamplesSpec, folder: Path, *, data: Path | None = None, model: str | None = None) -> Manifest:
+def make(
+    spec: NeedleSamplesSpec, folder: Path, *, data: Path | None = None, model: str | None = None
+) -> SamplesManifest:
     """The command's work: the tokenizer is that of a data set (`data`, its manifest) or of a model (`model`).
 
     Raises:

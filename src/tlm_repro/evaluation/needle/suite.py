@@ -16,8 +16,8 @@ from tlm_repro.spec.evaluation import NeedleSpec, RopeScaling
 from tlm_repro.statistics.intervals import wilson
 
 if TYPE_CHECKING:
-    from tlm_repro.artifacts.manifest import Manifest
     from tlm_repro.evaluation.inputs import Context
+    from tlm_repro.records.manifests import SamplesManifest
 
 
 def check_needle(spec: NeedleSpec, context: "Context") -> None:
@@ -94,9 +94,9 @@ def scores(
     return metrics, details
 
 
-def check_tokenizer(manifest: "Manifest", tokenizer: Any) -> None:
+def check_tokenizer(manifest: "SamplesManifest", tokenizer: Any) -> None:
     """Raises ArtifactError where the samples' lengths were measured by another tokenizer than the model's."""
-    made, own = manifest.summary["tokenizer"], tokenizer_hash(tokenizer)
+    made, own = manifest.summary.tokenizer, tokenizer_hash(tokenizer)
     if made != own:
         raise ArtifactError(
             f"the samples {manifest.id} were measured with tokenizer {made}, the model's is {own}: make samples with "
