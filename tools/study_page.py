@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 from tlm_repro.config.loading import load
+from tlm_repro.reporting.registry import figures as figures_of
+from tlm_repro.reporting.registry import file_name, tables, views
 from tlm_repro.study.grid import expand
-from tlm_repro.study.views import file_name, views
 
 RESULTS = Path("results")
 FORMS = {"tables": "md", "figures": "png"}  # the forms that a browser or GitHub shows
@@ -21,10 +22,10 @@ FORMS = {"tables": "md", "figures": "png"}  # the forms that a browser or GitHub
 
 def main(config: Path, folder: Path) -> None:
     grid = expand(load(config))
-    shown = {"tables": grid.tables, "figures": grid.figures}
+    shown = {"tables": tables(grid), "figures": figures_of(grid)}
     copied = [f"{kind}/{name}.{FORMS[kind]}" for kind, names in shown.items() for name in names]
     copied += ["claims.json", "claims.md"]
-    drawings = [RESULTS / f"figures/{name}.svg" for name in grid.figures]
+    drawings = [RESULTS / f"figures/{name}.svg" for name in shown["figures"]]
     view = RESULTS / "views" / file_name("report", views(grid)["report"])
     if missing := [path for path in (view, *(RESULTS / name for name in copied), *drawings) if not path.exists()]:
         targets = "tables figures claims results/report.html"

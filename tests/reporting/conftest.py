@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 import record_files
+from exhibits import numbers
+
+from tlm_repro.reporting.exhibit import Exhibit
+from tlm_repro.reporting.registry import describe
 
 WriteNeedles = Callable[..., tuple[list[Path], dict[str, Any]]]
 
@@ -31,7 +35,9 @@ def needle_files(tmp_path: Path) -> WriteNeedles:
             for seed in seeds:
                 run = record_files.run(scale, allocation, seed)
                 labels = {name: value for name, value in run.items() if name != "id"}
-                cells.append({**labels, "label": label, "run": run["id"], "width": 128, "layers": 6})
+                cells.append(
+                    {**labels, **numbers(allocation), "label": label, "run": run["id"], "width": 128, "layers": 6}
+                )
                 contents = {
                     "niah": [
                         record_files.needles({name: pair[place]}, run=run, samples=samples, **how)
@@ -48,10 +54,13 @@ def needle_files(tmp_path: Path) -> WriteNeedles:
 
 
 @pytest.fixture
-def view_file(tmp_path: Path) -> Callable[[list[Path], dict[str, Any]], str]:
-    """Writes the file that the commands are given: these result files, and the one experiment that they stand in."""
+def view_file(tmp_path: Path) -> Callable[..., str]:
+    """Writes the file that the commands are given: these result files, the one experiment that they stand in, exhibits.
 
-    def write(files: list[Path], view: dict[str, Any]) -> str:
+    An exhibit is given as (class, values of its fields).
+    """
+
+    def write(files: list[Path], view: dict[str, Any], *exhibits: tuple[type[Exhibit], dict[str, str]]) -> str:
         common = {"config": view["config"], "toy": view["toy"]}
         settings = {"name": view["config"], "toy": view["toy"]}
         content = {
@@ -60,6 +69,7 @@ def view_file(tmp_path: Path) -> Callable[[list[Path], dict[str, Any]], str]:
             "experiments": [view],
             "files": list(map(str, files)),
             "settings": settings,
+            "exhibits": [describe(exhibit(), fields).model_dump() for exhibit, fields in exhibits],
         }
         path = tmp_path / "view.json"
         path.write_text(json.dumps(content))

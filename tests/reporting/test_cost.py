@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import record_files
 
+from tlm_repro.records.evaluation import Evaluation
 from tlm_repro.reporting import cost
 
 H100, CPU = "NVIDIA H100 80GB HBM3", "cpu"
@@ -31,8 +32,12 @@ def write(folder: Path, run: str, scale: str, suite: str = "validation", **chang
     return path
 
 
+def read(paths: list[Path]) -> list[Evaluation]:
+    return [Evaluation.read(path) for path in paths]
+
+
 def table(paths: list[Path], *, toy: bool = False) -> list[dict[str, Any]]:
-    return cost.table(cost.load(paths), toy=toy).to_dict(orient="records")  # type: ignore[return-value]
+    return cost.table(read(paths), toy=toy).to_dict(orient="records")  # type: ignore[return-value]
 
 
 def test_sums_by_hand(tmp_path: Path):
@@ -65,14 +70,14 @@ def test_sums_by_hand(tmp_path: Path):
     ],
 )
 def test_energy_is_not_guessed(tmp_path: Path, training: dict[str, Any]):
-    frame = cost.table(cost.load([write(tmp_path, "a", "tiny", training=training)]), toy=True)
+    frame = cost.table(read([write(tmp_path, "a", "tiny", training=training)]), toy=True)
     text = cost.sheet("cost", frame).text.iloc[0]
     assert (text["Energy (kWh)"], text["Training (s)"]) == ("not estimated", "9.0")
 
 
 def test_what_is_partly_known_says_so(tmp_path: Path):
     paths = [write(tmp_path, "a", "440m"), write(tmp_path, "b", "440m", training=None)]
-    text = cost.sheet("cost", cost.table(cost.load(paths), toy=False)).text.iloc[0]
+    text = cost.sheet("cost", cost.table(read(paths), toy=False)).text.iloc[0]
     assert text["Training (h)"] == "10.0 (1 of 2 runs)"
     assert text["Energy (kWh)"] == "56 (1 of 2 runs)"
     assert text["FLOPs a run"] == "3.00e+19"
@@ -80,7 +85,7 @@ def test_what_is_partly_known_says_so(tmp_path: Path):
 
 
 def test_old_files_have_no_training(tmp_path: Path):
-    sheet = cost.sheet("cost", cost.table(cost.load([write(tmp_path, "a", "440m", training=None)]), toy=True))
+    sheet = cost.sheet("cost", cost.table(read([write(tmp_path, "a", "440m", training=None)]), toy=True))
     text = sheet.text.iloc[0]
     assert (text["Training (s)"], text["Trained on"], text["Evaluation (s)"]) == (
         "not recorded",
@@ -94,4 +99,4 @@ def test_models_trained_elsewhere_cost_nothing_here(tmp_path: Path):
     path = tmp_path / "external.json"
     content = record_files.zero_shot({"piqa": 0.5}, **record_files.external("GPT-2"))
     path.write_text(json.dumps(content))
-    assert cost.table(cost.load([path]), toy=False).empty
+    assert cost.table(read([path]), toy=False).empty

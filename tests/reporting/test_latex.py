@@ -12,13 +12,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import record_files
+from exhibits import numbers
 
 from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.novelty import Novelty
-from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import allocations, cost, curves, formats, needle, novelty_pairs, results, scaling, tables
-from tlm_repro.reporting.cells import Sheet
-from tlm_repro.reporting.sheets import SHEETS
+from tlm_repro.records.view import ExperimentView, View
+from tlm_repro.reporting import cost, formats, registry, results
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.sheets import Sheet
 from tlm_repro.spec.metrics import ACCURACIES
 
 ASKED = "TLM_TEX_TESTS" in os.environ
@@ -48,7 +49,7 @@ def measured() -> tuple[results.Results, dict[str, ExperimentView]]:
         for (place, (label, allocation)), seed in itertools.product(enumerate(labels.items()), range(2)):
             run = f"{experiment}_{label}-{seed}"
             names = {"architecture": "gated_attention", "scale": "440m", "allocation": allocation, "seed": seed}
-            cells.append({**names, "label": label, "run": run, "width": 64, "layers": 4})
+            cells.append({**names, **numbers(allocation), "label": label, "run": run, "width": 64, "layers": 4})
             loss = 2.8 - 0.01 * place + 0.003 * place * seed
             scores = {"val_loss": loss, "val_ppl": 16.0, "wikitext_ppl": 3e5, "lambada_ppl": 20.0 + place}
             scores |= dict.fromkeys((*ACCURACIES, "avg"), 0.5 + place / 50)
@@ -89,49 +90,47 @@ def novelty(allocation: str | None, seed: int = 0) -> Novelty:
 
 
 @pytest.fixture
-def frames(needle_files: Any) -> dict[str, pd.DataFrame]:
-    """Table → its numbers, for each that there is."""
+def tables(needle_files: Any) -> dict[str, tuple[pd.DataFrame, Sheet]]:
+    """Table → its numbers and its sheet, for each that there is."""
     found, views = measured()
-    needles, view = needle_files({"niah_single_1_8192": (0.3, 0.9), "niah_multiquery_4096": (0.5, 0.4)})
+    paths, view = needle_files({"niah_single_1_8192": (0.3, 0.9), "niah_multiquery_4096": (0.5, 0.4)})
     models = [
         novelty(None),
         *(novelty(name, seed) for name in ("uniform", "cosine-1.5-0.5") for seed in range(2)),
     ]
-    return {
-        "motivation": tables.motivation(found, views["motivation"]),
-        "sweep": tables.sweep(found, views["sweep"]),
-        "main": tables.main(found, views["main"]),
-        "allocations": allocations.table(found, views["allocations"]),
-        "scaling": scaling.table(found, views),
-        "curves": curves.table(found, views),
-        "niah": needle.table(results.load(needles), ExperimentView.model_validate(view), needle.load(needles)),
-        "novelty": tables.novelty(models, toy=True),
-        "novelty-pairs": novelty_pairs.table(models, toy=True),
-        "cost": cost.table(cost.load(needles), toy=True),
-    }
+    evidence = Evidence(found, views, models, toy=True)
+    content = {"kind": "view", "config": "test", "toy": False, "experiments": [view], "files": paths}
+    needles = Evidence.load(View.model_validate(content))
+    tables = {}
+    for exhibit in registry.builtin():
+        if exhibit.has_table:
+            frame = exhibit.table(needles if "niah" in exhibit.suites else evidence)
+            tables[exhibit.name] = (frame, exhibit.sheet(frame))
+    costs = cost.table(needles.evaluations, toy=True)
+    return tables | {"cost": (costs, cost.sheet("cost", costs))}
 
 
-def test_every_table_is_tried(frames: dict[str, pd.DataFrame]):
-    assert set(frames) == set(SHEETS)
-    assert not any(frame.empty for frame in frames.values())
+def test_every_table_is_tried(tables: dict[str, tuple[pd.DataFrame, Sheet]]):
+    assert len(tables) == 10
+    assert not any(frame.empty for frame, _ in tables.values())
 
 
 @pytest.mark.process
 @pytest.mark.skipif(
     not (ASKED or shutil.which("pdflatex")), reason="pdflatex isn't installed: `make test-tex` installs it"
 )
-def test_pdflatex_sets_every_table(frames: dict[str, pd.DataFrame], tmp_path: Path):
+def test_pdflatex_sets_every_table(tables: dict[str, tuple[pd.DataFrame, Sheet]], tmp_path: Path):
     assert shutil.which("pdflatex"), "TLM_TEX_TESTS is set, but pdflatex isn't installed: `make tex`"
-    for name, frame in frames.items():
-        formats.write(name, frame, tmp_path)
-    inputs = "\n".join(rf"\input{{{name}}}\clearpage" for name in frames)
+    for name, (frame, sheet) in tables.items():
+        formats.write(frame, sheet, tmp_path / name)
+    inputs = "\n".join(rf"\input{{{name}}}\clearpage" for name in tables)
     (tmp_path / "all.tex").write_text(DOCUMENT % inputs, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=300)
     assert done.returncode == 0, done.stdout[-3000:]
     pages = re.search(r"Output written on all\.pdf \((\d+) pages", done.stdout)
     assert pages is not None
-    assert int(pages[1]) == len(frames)
+    assert int(pages[1]) == len(tables)
     log = (tmp_path / "all.log").read_text(encoding="utf-8", errors="replace")
     assert "undefined" not in log
     assert "Missing character" not in log

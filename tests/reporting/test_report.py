@@ -9,9 +9,9 @@ import pytest
 
 from tlm_repro.errors import ArtifactError
 from tlm_repro.reporting import report
-from tlm_repro.reporting.cells import Sheet
 from tlm_repro.reporting.claims import registry as claims
-from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.reporting.published import NOT_PUBLISHED
+from tlm_repro.reporting.sheets import Sheet
 
 SVG = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd">

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import record_files
+from exhibits import numbers
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import published, results
+from tlm_repro.records.novelty import Novelty
+from tlm_repro.records.view import Cell, ExperimentView
+from tlm_repro.reporting import published, results, tapers
+from tlm_repro.spec import metrics
 from tlm_repro.statistics.blocks import Blocks
 
 ACCURACIES = dict(
@@ -173,31 +176,45 @@ def test_missing_cell_names_the_run_and_its_target(tmp_path):
 
 def test_novelty_file_is_read_and_checked(tmp_path):
     content = record_files.novelty_content({"name": "gpt2", "run": None}, [0.1, 0.2], [0.1, None])
-    (found,) = results.load_novelty([written(tmp_path, "gpt2", content)])
-    assert found.mlp[1] is None
-    assert found.block[1].mean == 0.2
+    measured = Novelty.read(written(tmp_path, "gpt2", content))
+    assert measured.mlp[1] is None
+    assert measured.block[1].mean == 0.2
     del content["correlation"]["mlp"]
     with pytest.raises(ArtifactError, match=r"bad\.json: correlation\.mlp: the key is missing"):
-        results.load_novelty([written(tmp_path, "bad", content)])
+        Novelty.read(written(tmp_path, "bad", content))
+
+
+def cell(allocation: str) -> Cell:
+    place = {"architecture": "transformer", "scale": "toy", "seed": 0, "run": "a_run-1", "width": 64, "layers": 4}
+    return Cell.model_validate({**place, **numbers(allocation), "label": allocation, "allocation": allocation})
 
 
 @pytest.mark.parametrize(
-    ("allocation", "expected"),
+    ("allocation", "expected", "plain"),
     [
-        ("uniform", ("uniform", 1.0, 1.0)),
-        ("cosine-1.375-0.625", ("cosine", 1.375, 0.625)),
-        ("sigmoid-1.5-0.5-k8", ("sigmoid", 1.5, 0.5)),
+        ("uniform", ("uniform", 1.0, 1.0), False),
+        ("cosine-1.375-0.625", ("cosine", 1.375, 0.625), True),
+        ("sigmoid-1.5-0.5", ("sigmoid", 1.5, 0.5), True),
+        ("sigmoid-1.5-0.5-k8", ("sigmoid", 1.5, 0.5), False),
     ],
 )
-def test_shape_of_a_canonical_allocation(allocation, expected):
-    assert results.shape(allocation) == expected
+def test_the_ends_and_the_plainness_of_a_taper_are_its_numbers(
+    allocation: str, expected: tuple[str, float, float], plain: bool
+):
+    assert (cell(allocation).curve, *tapers.ends(cell(allocation))) == expected
+    assert tapers.is_plain(cell(allocation)) is plain
 
 
-def test_shape_without_two_ends_has_none():
-    schedule, start, end = results.shape("thirds-1.5-1.0-0.5")
-    assert schedule == "thirds"
-    assert math.isnan(start)
-    assert math.isnan(end)
+def test_an_allocation_without_two_ends_has_none():
+    shape = cell("thirds-1.5-1.0-0.5")
+    assert shape.curve == "thirds"
+    assert all(math.isnan(end) for end in tapers.ends(shape))
+
+
+def test_a_cell_of_an_older_view_has_no_numbers():
+    older = cell("cosine-1.5-0.5").model_copy(update={"curve": None, "parameters": {}})
+    assert all(math.isnan(end) for end in tapers.ends(older))
+    assert not tapers.is_plain(older)
 
 
 def test_published_losses_give_the_published_perplexities_back():
@@ -210,7 +227,7 @@ def test_published_losses_give_the_published_perplexities_back():
 def test_published_averages_are_means_of_the_published_accuracies():
     complete = published.reference("table2_main").dropna()
     assert len(complete) == 8
-    means = complete[list(results.ACCURACIES)].mean(axis=1)
+    means = complete[list(metrics.ACCURACIES)].mean(axis=1)
     assert (abs(means - complete["avg"]) <= 0.005 + 1e-9).all()
 
 

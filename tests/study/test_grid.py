@@ -14,6 +14,7 @@ from tlm_repro.architectures.accounting import parameters
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.config.loading import load, parse
 from tlm_repro.errors import ConfigError
+from tlm_repro.reporting.registry import figures, members, tables
 from tlm_repro.study.grid import expand
 
 ROOT = Path(__file__).parents[2]
@@ -168,16 +169,16 @@ def test_only_the_models_of_table_2_run_the_benchmarks():
     benchmarked = {run for run, suites in grid.suites.items() if any(s.suite == "zero_shot" for s in suites.values())}
     assert benchmarked == {cell.run for cell in grid.experiments["main"]}
     assert all(any(s.suite == "validation" for s in suites.values()) for suites in grid.suites.values())
-    assert len(grid.evaluations("sweep")) == 1 + 6
-    assert len(grid.evaluations("main")) == 2 * 8
+    assert len(grid.evaluations(grid.experiments["sweep"], ["validation"])) == 1 + 6
+    assert len(grid.evaluations(grid.experiments["main"], ["validation", "zero_shot"])) == 2 * 8
 
 
 def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_needles():
     grid = study_grid()
     architectures = study()["experiments"]["main"]["architectures"]
     maps = [f"niah-{name}-760m-toy" for name in architectures]
-    assert list(grid.needles) == [name for name in grid.figures if name.startswith("niah")] == maps
-    assert grid.tables == [
+    assert [name for name in figures(grid) if name.startswith("niah")] == maps
+    assert tables(grid) == [
         "motivation",
         "sweep",
         "main",
@@ -188,12 +189,11 @@ def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_n
         "novelty",
         "novelty-pairs",
     ]
-    cells = grid.needles["niah-titans-760m-toy"]
+    cells = members(grid)["niah-titans-760m-toy"].cells["main"]
     assert [(cell.architecture, cell.label) for cell in cells] == [("titans", "uniform"), ("titans", "tapered")]
-    assert [name.split("-")[0] for _, name in grid.needle_evaluations(cells)] == ["niah", "niah"]
+    assert [name.split("-")[0] for _, name in grid.evaluations(cells, ["niah"])] == ["niah", "niah"]
     without = edited("evaluation/niah", None)
-    assert not without.needles
-    assert "niah" not in without.tables
+    assert not any(name.startswith("niah") for name in [*tables(without), *figures(without)])
 
 
 def saved_benchmarks(folder: Path, **rows: str) -> None:
@@ -317,14 +317,14 @@ def test_without_benchmarks_there_is_no_table_2():
     raw["evaluation"]["zero_shot"] = None
     grid = grid_of(raw)
     assert "main" in grid.experiments
-    assert "main" not in grid.tables
-    assert {"scaling", "curves", "niah"} <= set(grid.tables)
+    assert "main" not in tables(grid)
+    assert {"scaling", "curves", "niah"} <= set(tables(grid))
 
 
 def test_models_without_late_layers_have_no_table_of_them():
     raw = study()
     raw["scales"]["760m-toy"]["layers"] = 5
     grid = grid_of(raw)
-    assert "novelty" in grid.tables
-    assert "novelty-pairs" not in grid.tables + grid.figures
-    assert "novelty-pairs" in study_grid().tables
+    assert "novelty" in tables(grid)
+    assert "novelty-pairs" not in tables(grid) + figures(grid)
+    assert "novelty-pairs" in tables(study_grid())

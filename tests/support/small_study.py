@@ -22,6 +22,7 @@ READS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "niah": (("main",), (NEEDLES,)),
     "allocation": ((), ()),
     "novelty": ((), ()),
+    "novelty-pairs": ((), ()),
 }
 
 

@@ -6,23 +6,26 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from tlm_repro.config.loading import parse as parse_config, read as read_config
 from tlm_repro.errors import ConfigError
-from tlm_repro.study.grid import expand as expand_grid
-from tlm_repro.study.views import file_name, only_by_training, views as views_of, without
+from tlm_repro.reporting.registry import file_name, members as members_of, views as views_of
+from tlm_repro.study.grid import expand as expand_grid, needs_retraining
 from tlm_repro.workflow import clear_incomplete_marks
 
 
 def load_grid():
+    """The grid, and the same with what its tables and figures show, name → exhibit and name → view."""
     source = ", ".join(str(path) for path in workflow.configfiles)
     try:
         for path in workflow.configfiles:
             read_config(Path(path))  # Snakemake's reader lets a key stand twice
-        return expand_grid(parse_config(config, source))
+        grid = expand_grid(parse_config(config, source))
+        rendered = grid.without(needs_retraining(grid, Path("results")))
+        return grid, rendered, members_of(rendered), views_of(rendered)
     except ConfigError as error:
         raise WorkflowError(f"The configuration can't be used:\n{error}") from None
 
 
 clear_incomplete_marks(Path(".snakemake"))
-GRID = load_grid()
+GRID, RENDERED, EXHIBITS, VIEWS = load_grid()
 DATA_MANIFEST = f"results/data/{GRID.data.name}/manifest.json"
 ALL_EVALUATIONS = [
     f"results/evaluations/{run}/{evaluation}.json" for run, suites in GRID.suites.items() for evaluation in suites
@@ -30,19 +33,18 @@ ALL_EVALUATIONS = [
 SAMPLES_MANIFESTS = [f"results/needles/{name}/manifest.json" for name in GRID.samples]
 NOVELTY_FILES = [f"results/novelty/{name}.json" for name in GRID.novelty]
 # Nothing that is rendered takes the training of a finished run whose model isn't here.
-LEFT_OUT = only_by_training(GRID, Path("results"))
+LEFT_OUT = [name for name in GRID.novelty if name not in RENDERED.novelty]
 if LEFT_OUT:
     logger.warning(
         f"Left out: the layer novelty of {len(LEFT_OUT)} evaluated runs whose models aren't here. `dvc pull novelty` "
         "brings it if it's published; `snakemake novelty` trains them again."
     )
-RENDERED = without(GRID, LEFT_OUT)
 # All forms of each: a job that was killed between two of them is missing one.
-TABLES = [f"results/tables/{name}.{form}" for name in RENDERED.tables for form in ("csv", "md", "tex")]
-FIGURES = [f"results/figures/{name}.{form}" for name in RENDERED.figures for form in ("svg", "pdf", "png")]
-# What each of them shows. Where files are needed and where their names are written, it's the same list.
-VIEWS = views_of(RENDERED)
-VIEW_FILES = {name: f"results/views/{file_name(name, content)}" for name, content in VIEWS.items()}
+TABLE_NAMES = [name for name, exhibit in EXHIBITS.items() if exhibit.shown.table]
+FIGURE_NAMES = [name for name, exhibit in EXHIBITS.items() if exhibit.shown.figure]
+TABLES = [f"results/tables/{name}.{form}" for name in TABLE_NAMES for form in ("csv", "md", "tex")]
+FIGURES = [f"results/figures/{name}.{form}" for name in FIGURE_NAMES for form in ("svg", "pdf", "png")]
+VIEW_FILES = {name: f"results/views/{file_name(name, view)}" for name, view in VIEWS.items()}
 
 
 wildcard_constraints:
@@ -53,6 +55,7 @@ wildcard_constraints:
     evaluation=r"[a-z_]+-[0-9a-f]{8}",
     samples=r"niah-[a-z0-9.-]+-[0-9a-f]{8}",
     measurement=r"[a-z0-9_.-]+-[0-9a-f]{8}",
+    exhibit=r"[a-z0-9_.-]+",
 
 
 def known(things, kind, name):
@@ -169,58 +172,26 @@ def novelty_model_option(wildcards):
     return " ".join(f"--model {path}" for path in novelty_model(wildcards))
 
 
-def experiment_view(wildcards):
-    known(GRID.experiments, "experiment", wildcards.experiment)
-    return VIEW_FILES[wildcards.experiment]
+def table_view(wildcards):
+    return VIEW_FILES[known(dict.fromkeys(TABLE_NAMES, wildcards.exhibit), "table", wildcards.exhibit)]
 
 
-def experiment_files(wildcards):
-    known(GRID.experiments, "experiment", wildcards.experiment)
-    return VIEWS[wildcards.experiment]["files"]
+def figure_view(wildcards):
+    return VIEW_FILES[known(dict.fromkeys(FIGURE_NAMES, wildcards.exhibit), "figure", wildcards.exhibit)]
 
 
-def trend_view(wildcards):
-    known(GRID.trends, "trend", wildcards.trend)
-    return VIEW_FILES[wildcards.trend]
+def exhibit_files(wildcards):
+    """The results that an exhibit shows, and the file of your own that it is declared in."""
+    exhibit = known(EXHIBITS, "exhibit", wildcards.exhibit)
+    return [*VIEWS[wildcards.exhibit].files, *([exhibit.shown.file] if exhibit.shown.file else [])]
 
 
-def trend_files(wildcards):
-    known(GRID.trends, "trend", wildcards.trend)
-    return VIEWS[wildcards.trend]["files"]
+def exhibit_title(wildcards):
+    return EXHIBITS[wildcards.exhibit].title
 
 
-def novelty_view(wildcards):
-    known(dict.fromkeys(RENDERED.novelty_views), "table or figure", wildcards.novelty)
-    return VIEW_FILES["novelty"]
-
-
-def novelty_files(wildcards):
-    known(dict.fromkeys(RENDERED.novelty_views), "table or figure", wildcards.novelty)
-    return VIEWS["novelty"]["files"]
-
-
-def needle_view(wildcards):
-    known(dict.fromkeys(GRID.tables), "table", "niah")
-    return VIEW_FILES["niah"]
-
-
-def needle_files(wildcards):
-    known(dict.fromkeys(GRID.tables), "table", "niah")
-    return VIEWS["niah"]["files"]
-
-
-def heat_map_view(wildcards):
-    known(GRID.needles, "heat map", f"niah-{wildcards.model}")
-    return VIEW_FILES[f"niah-{wildcards.model}"]
-
-
-def heat_map_files(wildcards):
-    known(GRID.needles, "heat map", f"niah-{wildcards.model}")
-    return VIEWS[f"niah-{wildcards.model}"]["files"]
-
-
-def allocation_view(wildcards):
-    return known(VIEW_FILES, "figure", "allocation")
+def exhibit_caption(wildcards):
+    return EXHIBITS[wildcards.exhibit].shown.caption
 
 
 def left_out_options(wildcards):

@@ -16,210 +16,54 @@ rule views:
 
 rule table:
     input:
-        view=experiment_view,
-        files=experiment_files,
+        view=table_view,
+        files=exhibit_files,
     output:
         csv=report(
-            "results/tables/{experiment}.csv",
-            caption="../report/table.rst",
+            "results/tables/{exhibit}.csv",
+            caption="../report/exhibit.rst",
             category="Tables",
-            labels={"table": "{experiment}"},
+            labels={"table": exhibit_title},
         ),
-        markdown="results/tables/{experiment}.md",
-        latex="results/tables/{experiment}.tex",
+        markdown="results/tables/{exhibit}.md",
+        latex="results/tables/{exhibit}.tex",
     log:
-        "logs/tables/{experiment}.log",
-    wildcard_constraints:
-        experiment="motivation|sweep|main|allocations",
+        "logs/tables/{exhibit}.log",
+    params:
+        caption=exhibit_caption,
     message:
-        "Tabulating {wildcards.experiment}"
+        "Tabulating {wildcards.exhibit}"
     shell:
         "tlm-repro table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
 
 
-rule trend_table:
-    input:
-        view=trend_view,
-        files=trend_files,
-    output:
-        csv=report(
-            "results/tables/{trend}.csv",
-            caption="../report/trend.rst",
-            category="Tables",
-            labels={"table": "{trend}"},
-        ),
-        markdown="results/tables/{trend}.md",
-        latex="results/tables/{trend}.tex",
-    log:
-        "logs/tables/{trend}.log",
-    wildcard_constraints:
-        trend="scaling|curves",
-    message:
-        "Tabulating {wildcards.trend}"
-    shell:
-        "tlm-repro trend-table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
-
-
-rule novelty_table:
-    input:
-        view=novelty_view,
-        files=novelty_files,
-    output:
-        csv=report(
-            "results/tables/{novelty}.csv",
-            caption="../report/novelty.rst",
-            category="Tables",
-            labels={"table": "{novelty}"},
-        ),
-        markdown="results/tables/{novelty}.md",
-        latex="results/tables/{novelty}.tex",
-    log:
-        "logs/tables/{novelty}.log",
-    wildcard_constraints:
-        novelty="novelty|novelty-pairs",
-    message:
-        "Tabulating layer novelty: {wildcards.novelty}"
-    shell:
-        "tlm-repro novelty-table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
-
-
-rule niah_table:
-    input:
-        view=needle_view,
-        files=needle_files,
-    output:
-        csv=report(
-            "results/tables/niah.csv",
-            caption="../report/niah.rst",
-            category="Tables",
-            labels={"table": "needle-in-a-haystack"},
-        ),
-        markdown="results/tables/niah.md",
-        latex="results/tables/niah.tex",
-    log:
-        "logs/tables/niah.log",
-    message:
-        "Tabulating needle-in-a-haystack"
-    shell:
-        "tlm-repro niah-table --view {input.view:q} --out {output.csv:q} > {log:q} 2>&1"
-
-
 rule figure:
     input:
-        view=experiment_view,
-        files=experiment_files,
+        view=figure_view,
+        files=exhibit_files,
     output:
         svg=report(
-            "results/figures/{experiment}.svg",
-            caption="../report/figure.rst",
+            "results/figures/{exhibit}.svg",
+            caption="../report/exhibit.rst",
             category="Figures",
-            labels={"figure": "{experiment}"},
+            labels={"figure": exhibit_title},
         ),
-        pdf="results/figures/{experiment}.pdf",
-        png="results/figures/{experiment}.png",
+        pdf="results/figures/{exhibit}.pdf",
+        png="results/figures/{exhibit}.png",
     log:
-        "logs/figures/{experiment}.log",
-    wildcard_constraints:
-        experiment="motivation|sweep|allocations",
+        "logs/figures/{exhibit}.log",
+    params:
+        caption=exhibit_caption,
     message:
-        "Drawing {wildcards.experiment}"
+        "Drawing {wildcards.exhibit}"
     shell:
         "tlm-repro figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
-
-
-rule trend_figure:
-    input:
-        view=trend_view,
-        files=trend_files,
-    output:
-        svg=report(
-            "results/figures/{trend}.svg",
-            caption="../report/trend.rst",
-            category="Figures",
-            labels={"figure": "{trend}"},
-        ),
-        pdf="results/figures/{trend}.pdf",
-        png="results/figures/{trend}.png",
-    log:
-        "logs/figures/{trend}.log",
-    wildcard_constraints:
-        trend="scaling|curves",
-    message:
-        "Drawing {wildcards.trend}"
-    shell:
-        "tlm-repro trend-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
-
-
-rule niah_figure:
-    input:
-        view=heat_map_view,
-        files=heat_map_files,
-    output:
-        svg=report(
-            "results/figures/niah-{model}.svg",
-            caption="../report/niah.rst",
-            category="Figures",
-            labels={"figure": "needle-in-a-haystack, {model}"},
-        ),
-        pdf="results/figures/niah-{model}.pdf",
-        png="results/figures/niah-{model}.png",
-    log:
-        "logs/figures/niah-{model}.log",
-    wildcard_constraints:
-        model=r"[a-z0-9_]+-[a-z0-9._-]+",
-    message:
-        "Drawing the heat maps of {wildcards.model}"
-    shell:
-        "tlm-repro niah-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
-
-
-rule allocation_figure:
-    input:
-        view=allocation_view,
-    output:
-        svg=report(
-            "results/figures/allocation.svg",
-            caption="../report/allocation.rst",
-            category="Figures",
-            labels={"figure": "allocation"},
-        ),
-        pdf="results/figures/allocation.pdf",
-        png="results/figures/allocation.png",
-    log:
-        "logs/figures/allocation.log",
-    message:
-        "Drawing the widths of the allocations"
-    shell:
-        "tlm-repro allocation-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
-
-
-rule novelty_figure:
-    input:
-        view=novelty_view,
-        files=novelty_files,
-    output:
-        svg=report(
-            "results/figures/{novelty}.svg",
-            caption="../report/novelty.rst",
-            category="Figures",
-            labels={"figure": "{novelty}"},
-        ),
-        pdf="results/figures/{novelty}.pdf",
-        png="results/figures/{novelty}.png",
-    log:
-        "logs/figures/{novelty}.log",
-    wildcard_constraints:
-        novelty="novelty|novelty-pairs",
-    message:
-        "Drawing layer novelty: {wildcards.novelty}"
-    shell:
-        "tlm-repro novelty-figure --view {input.view:q} --out {output.svg:q} > {log:q} 2>&1"
 
 
 rule claims:
     input:
         view=VIEW_FILES["claims"],
-        files=VIEWS["claims"]["files"],
+        files=VIEWS["claims"].files,
     output:
         json="results/claims.json",
         markdown=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
@@ -234,7 +78,7 @@ rule claims:
 rule html_report:
     input:
         view=VIEW_FILES["report"],
-        files=VIEWS["report"]["files"],
+        files=VIEWS["report"].files,
         tables=TABLES,
         figures=FIGURES,
         claims="results/claims.json",

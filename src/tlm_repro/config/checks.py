@@ -55,7 +55,7 @@ def problems(config: Config) -> Iterator[Problem]:
 def _repeated(config: Config) -> Iterator[Problem]:
     """Lists that would count one thing twice."""
     experiments = config.experiments
-    lists: dict[str, Sequence[Any]] = {"seeds": config.seeds}
+    lists: dict[str, Sequence[Any]] = {"seeds": config.seeds, "reporting.exhibits": config.reporting.exhibits}
     if experiments.motivation:
         lists["experiments.motivation.allocations"] = experiments.motivation.allocations
     if experiments.allocations:

@@ -180,6 +180,16 @@ class TrainerConfig(Section):
     )
 
 
+class ReportingConfig(Section):
+    """What is made of the results. Nothing here can change one, so nothing here is part of an id."""
+
+    exhibits: tuple[str, ...] = Field(
+        default=(),
+        description="Python files of your own with more tables and figures, relative to where the workflow runs; "
+        "CONTRIBUTING.md says what such a file has.",
+    )
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -200,6 +210,7 @@ class Config(Section):
     experiments: ExperimentsConfig = Field(description="What is trained and compared.")
     evaluation: EvaluationConfig = Field(description="What is measured.")
     novelty: NoveltyConfig | None = Field(default=None, description="Layer novelty; null leaves it out.")
+    reporting: ReportingConfig = Field(default=ReportingConfig(), description="Tables and figures.")
 
 
 def steps(scale: ScaleConfig) -> int:

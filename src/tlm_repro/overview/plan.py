@@ -14,18 +14,11 @@ from tlm_repro.devices import Arithmetic, find_device, peak_flops
 from tlm_repro.errors import ConfigError
 from tlm_repro.overview import disk as storage
 from tlm_repro.overview.progress import data_summary, finished_manifest
+from tlm_repro.reporting.registry import members
+from tlm_repro.reporting.registry import tables as tables_of
 from tlm_repro.spec.evaluation import NeedleSpec, ValidationSpec
 from tlm_repro.spec.run import ModelSpec, RunSpec
 from tlm_repro.study.grid import Grid, Suite
-
-TITLES = {
-    "motivation": "Figure 2",
-    "sweep": "Table 1",
-    "main": "Table 2",
-    "allocations": "Other allocations",
-    "niah": "Table 3",
-    "novelty": "Figure 4",
-}
 
 
 @dataclass(frozen=True)
@@ -273,21 +266,24 @@ def _evaluation_cost(
 def _table_costs(grid: Grid, runs: list[RunCost], evaluations: list[EvaluationCost]) -> list[TableCost]:
     run_costs = {run.id: run for run in runs}
     evaluation_costs = {(item.run, item.name): item for item in evaluations}
-    needs: dict[str, tuple[set[str], set[tuple[str, str]]]] = {
-        name: ({cell.run for cell in cells}, set(grid.evaluations(name))) for name, cells in grid.experiments.items()
-    }
-    needle_cells = [cell for cells in grid.needles.values() for cell in cells]
-    if needle_cells:
-        needs["niah"] = ({cell.run for cell in needle_cells}, set(grid.needle_evaluations(needle_cells)))
-    if grid.novelty:
-        needs["novelty"] = ({task.run for task in grid.novelty.values() if task.run}, set())
+    needs: dict[str, tuple[set[str], set[tuple[str, str]]]] = {}
+    titles, planned = {}, set[Any]()
+    for name, exhibit in members(grid).items():
+        cells = [cell for chosen in exhibit.cells.values() for cell in chosen]
+        novelty = {task.file: task.run for task in grid.novelty.values()} if exhibit.exhibit.novelty else {}
+        needed_runs = {cell.run for cell in cells} | {run for run in novelty.values() if run}
+        needed_evaluations = set(grid.evaluations(cells, exhibit.exhibit.suites))
+        needed: set[Any] = needed_runs | needed_evaluations | novelty.keys()
+        if exhibit.shown.table and not needed <= planned:  # else the tables before it have paid for all of it
+            needs[name], titles[name] = (needed_runs, needed_evaluations), exhibit.title
+            planned |= needed
     tables = []
     for name, (table_runs, scores) in needs.items():
         other_runs = set().union(*(others for other, (others, _) in needs.items() if other != name))
         tables.append(
             TableCost(
                 name=name,
-                title=TITLES.get(name, name),
+                title=titles[name],
                 runs=len(table_runs),
                 shared=len(table_runs & other_runs),
                 runs_done=sum(run_costs[run].done for run in table_runs),
@@ -325,7 +321,7 @@ def _longest_chain(
         Link("tokenise", grid.data.name, hours, 0.0 if tokenised or all_done else hours),
         Link("train", longest.id, longest.wall_hours, 0.0 if longest_left.done else longest_left.wall_hours),
         Link("evaluate", longest.id, evaluation_hours(longest, left=False), evaluation_hours(longest_left, left=True)),
-        Link("tabulate", ", ".join(grid.tables), 0.0, 0.0),
+        Link("tabulate", ", ".join(tables_of(grid)), 0.0, 0.0),
     ]
 
 

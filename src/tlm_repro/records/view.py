@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from tlm_repro.errors import ConfigError
 from tlm_repro.records.base import Record
+from tlm_repro.spec.benchmarks import Benchmark
 
 
 class Cell(Record):
@@ -19,6 +22,8 @@ class Cell(Record):
     width: int | None
     layers: int | None
     published_scale: str | None = None  # whose published values stand beside it, where that isn't `scale`
+    curve: str | None = None  # of the allocation; None where it isn't known
+    parameters: dict[str, float | tuple[float, ...]] = Field(default={})  # all of the curve's, defaults included
 
 
 Cells = dict[int, Cell]  # seed → cell
@@ -35,19 +40,35 @@ class ExperimentView(Record):
 
     def groups(self, by: Literal["label", "allocation"] = "label") -> dict[tuple[str, str], dict[str, Cells]]:
         """(architecture, scale) → label or allocation → seed → cell, in the order of the cells."""
-        found: dict[tuple[str, str], dict[str, Cells]] = {}
+        groups: dict[tuple[str, str], dict[str, Cells]] = {}
         for cell in self.cells:
-            names = found.setdefault((cell.architecture, cell.scale), {})
+            names = groups.setdefault((cell.architecture, cell.scale), {})
             names.setdefault(cell.label if by == "label" else cell.allocation, {})[cell.seed] = cell
-        return found
+        return groups
 
 
 class Shapes(Record):
-    """What Figure 3 draws: L, D, and the per-layer widths of each allocation."""
+    """What Figure 3 draws: L, D, and by allocation the per-layer widths and the curve."""
 
     layers: int
     width: int
     widths: dict[str, tuple[int, ...]]
+    curves: dict[str, str] = Field(default={})
+
+
+class Shown(Record):
+    """An exhibit in a configuration: its file name, the class behind it, and the text beneath it.
+
+    `declared` is the class's own name. `fields` are the values in it, of one member of a family.
+    """
+
+    name: str
+    declared: str
+    caption: str
+    table: bool
+    figure: bool
+    fields: dict[str, str] = Field(default={})
+    file: str | None = None  # where the class stands, if that isn't this package
 
 
 class View(Record):
@@ -58,31 +79,27 @@ class View(Record):
     toy: bool
     experiments: tuple[ExperimentView, ...]
     files: tuple[Path, ...]
-    shapes: Shapes | None = None  # Figure 3's alone
-    settings: dict[str, Any] | None = None  # the report's alone: the whole configuration
+    shapes: Shapes | None = None  # Figure 3's
+    benchmarks: tuple[Benchmark, ...] = ()  # columns of Table 2 after the paper's
+    exhibits: tuple[Shown, ...] = ()  # one, or all in the report's view
+    settings: dict[str, Any] | None = None  # the report's: the whole configuration
 
     @property
     def by_experiment(self) -> dict[str, ExperimentView]:
         return {view.experiment: view for view in self.experiments}
 
     @property
-    def single(self) -> ExperimentView:
-        """Raises ConfigError unless it is of one experiment."""
-        if len(self.experiments) != 1:
-            seen = ", ".join(self.by_experiment) or "none"
+    def exhibit(self) -> Shown:
+        """The exhibit whose view it is. Raises ConfigError for the view of several, or of none."""
+        if len(self.exhibits) != 1:
             raise ConfigError(
-                f"--view: one experiment is expected, the file has {seen}: pass that of this table or figure"
+                f"--view: the file is the view of {len(self.exhibits) or 'no'} exhibits. "
+                "Pass that of one table or figure: results/views/<name>-*.json"
             )
-        return self.experiments[0]
-
-    def figure_3(self) -> Shapes:
-        """Raises ConfigError where it has no widths."""
-        if self.shapes is None:
-            raise ConfigError("--view: the file has no 'shapes': pass results/views/allocation-*.json")
-        return self.shapes
+        return self.exhibits[0]
 
     def configuration(self) -> dict[str, Any]:
         """Raises ConfigError where it has none."""
         if self.settings is None:
-            raise ConfigError("--view: the file has no 'settings': pass results/views/report-*.json")
+            raise ConfigError("--view: the file has no 'settings'. Pass results/views/report-*.json")
         return self.settings

@@ -4,16 +4,17 @@ All of it stands in the evaluation files: a run's validation carries the time an
 that pulled the evaluations alone has the same table as the machine that trained.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tlm_repro.devices import find_device
 from tlm_repro.records.evaluation import Evaluation, Facts, RunIdentity, TrainingCost, ValidationEvaluation
-from tlm_repro.reporting import cells
+from tlm_repro.reporting import sheets
+from tlm_repro.reporting.lazy import pd
+from tlm_repro.reporting.style import architecture_title
 
 NOT_RECORDED = "not recorded"
 NOT_ESTIMATED = "not estimated"
@@ -38,11 +39,6 @@ class Spent:
     facts: Facts
     training: TrainingCost | None = None
     evaluation: float = 0.0
-
-
-def load(paths: Iterable[Path]) -> list[Evaluation]:
-    """Reads evaluation files, in order of their names. Raises ArtifactError naming a file that can't be used."""
-    return [Evaluation.read(path) for path in sorted(paths)]
 
 
 def table(files: Sequence[Evaluation], *, toy: bool) -> pd.DataFrame:
@@ -92,17 +88,17 @@ def summed(architecture: str, scale: str, runs: Sequence[Spent]) -> dict[str, An
     }
 
 
-def sheet(name: str, frame: pd.DataFrame) -> cells.Sheet:
+def sheet(name: str, frame: pd.DataFrame) -> sheets.Sheet:
     """Sheet of `table`: times in the largest unit of which the longest has at least two."""
     longest = max(frame["training_s"].max(), frame["evaluation_s"].max())
     unit, seconds = next((unit for unit in UNITS if longest >= 2 * unit[1]), UNITS[-1])
-    rows: list[dict[str, tuple[str, cells.Tone]]] = []
+    rows: list[dict[str, tuple[str, sheets.Tone]]] = []
     for row in frame.to_dict(orient="records"):
         both = row["architecture"] == ALL
         known, time = row["timed"], f"{row['training_s'] / seconds:,.1f}"
         energy = f"{row['energy_kwh']:,.3g}" if row["energy_kwh"] < 100 else f"{row['energy_kwh']:,.0f}"
         texts: dict[str, str] = {
-            "Architecture": ALL if both else cells.architecture_title(row["architecture"]),
+            "Architecture": ALL if both else architecture_title(row["architecture"]),
             "Scale": row["scale"],
             "Runs": f"{row['runs']:,}",
             "Parameters": "" if both else span(row["parameters_low"], row["parameters_high"], "{:,}".format),
@@ -114,15 +110,15 @@ def sheet(name: str, frame: pd.DataFrame) -> cells.Sheet:
             "Trained on": row["devices"] or NOT_RECORDED,
             "Energy (kWh)": partly(energy, row["estimated"], row["runs"], NOT_ESTIMATED),
         }
-        rows.append({column: (text, "") for column, text in texts.items()})
+        rows.append(sheets.toneless(texts))
     title = (
         "Cost of this configuration's runs, each counted once. FLOPs are the training's, computed from the shapes. "
         "Times are wall time, of all attempts of a run. Energy is an estimate of the training's: time × devices × the "
         "power of the board in the vendor's data sheet, as if under full load, without host, network and cooling; it "
         "isn't estimated for a device whose board power isn't known, as a CPU's."
     )
-    title += f" {cells.TOY}" * bool(frame["toy"].any())
-    return cells.sheet(name, rows, title, ("Architecture", "Scale", "Trained on"))
+    title += sheets.toy_note(frame)
+    return sheets.sheet(name, rows, title, ("Architecture", "Scale", "Trained on"))
 
 
 def span(low: float, high: float, show: Callable[[float], str]) -> str:

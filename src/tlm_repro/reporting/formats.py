@@ -1,15 +1,14 @@
-"""Writers of tables: CSV with full precision; Markdown and LaTeX of what `sheets` makes for people."""
+"""Writers of tables: CSV with full precision; Markdown and LaTeX of the sheet that people read."""
+
+from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pandas as pd
-
 from tlm_repro.artifacts.files import write_text
-from tlm_repro.reporting import needle
-from tlm_repro.reporting.cells import Sheet
-from tlm_repro.reporting.results import NOT_PUBLISHED
-from tlm_repro.reporting.sheets import SHEETS
+from tlm_repro.reporting.lazy import pd
+from tlm_repro.reporting.published import NOT_PUBLISHED
+from tlm_repro.reporting.sheets import Sheet
 
 LATEX_HEAD = """\
 % Needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}, in the preamble. To compile it alone:
@@ -27,7 +26,7 @@ LATEX_TEXT = {
     "ρ": r"$\rho$",
     "÷": r"$\div$",
     "‖": r"$\|$",
-    needle.BEYOND: r"$\dagger$",
+    "†": r"$\dagger$",
     f"& {NOT_PUBLISHED}": "& n/p",
 }
 INTERVAL = re.compile(r"([+−]?\d+\.\d) \[(.+?)\]")
@@ -67,10 +66,10 @@ def latex(table: Sheet) -> str:
     return LATEX_HEAD + body.replace("\\centering", f"\\centering{size}", 1)
 
 
-def write(name: str, frame: pd.DataFrame, folder: Path) -> list[Path]:
-    """Writes `<name>.csv`, `<name>.md` and `<name>.tex` into `folder`, each atomically, and returns their paths."""
-    table = SHEETS[name](name, frame)
+def write(frame: pd.DataFrame, table: Sheet, stem: Path) -> list[Path]:
+    """Writes `stem`.csv, .md and .tex, each atomically, and returns their paths."""
     texts = {"csv": csv(frame), "md": markdown(table), "tex": latex(table)}
+    paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in texts}
     for suffix, text in texts.items():
-        write_text(folder / f"{name}.{suffix}", text)
-    return [folder / f"{name}.{suffix}" for suffix in texts]
+        write_text(paths[suffix], text)
+    return list(paths.values())

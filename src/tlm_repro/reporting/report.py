@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 import jinja2
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting.cells import Sheet
 from tlm_repro.reporting.claims.registry import TOY_SENTENCE, Claim
 from tlm_repro.reporting.claims.verdicts import Verdict
-from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.reporting.published import NOT_PUBLISHED
+from tlm_repro.reporting.sheets import Sheet
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"

@@ -1,31 +1,26 @@
-"""What the report is made from: evaluation files, novelty files, experiment views and the paper's own numbers.
+"""What evaluation files hold, as tables: one row a metric of a run, one row of facts a run.
 
-Ours and the paper's take the same shape (`Results` and `ExperimentView`), so one rule judges both.
+The paper's own numbers (`published`) and ours take the same form, so one rule judges both.
 """
 
+from __future__ import annotations
+
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import pandas as pd
-
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.evaluation import Curve, Evaluation, Metric, ValidationEvaluation
-from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import Cells, ExperimentView
+from tlm_repro.reporting.lazy import pd
 from tlm_repro.spec.metrics import ACCURACIES
 from tlm_repro.statistics.blocks import Blocks
 from tlm_repro.statistics.measurement import Measurement
 
-NOT_PUBLISHED = "not published here"
-
-
+METRIC_COLUMNS = ["run", "architecture", "scale", "allocation", "seed", "suite", "metric", "value", "stderr", "items"]
 EXTERNAL_COLUMNS = ["name", "path", "version", "suite", "metric", "value", "stderr", "items"]
-
-
 FACTS = ("parameters", "forward_flops", "training_flops", "tokens", "layers", "model_width", "intermediate_sizes")
 
 
@@ -38,24 +33,29 @@ class Results:
 
     metrics: pd.DataFrame
     models: pd.DataFrame
-    external: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=EXTERNAL_COLUMNS))
+    external: pd.DataFrame
     curves: dict[str, Curve] = field(default_factory=dict)  # run → its training losses
     blocks: dict[str, Blocks] = field(default_factory=dict)  # run → its validation loss by blocks of the text
 
     def find(self, run: str, metric: str) -> Measurement | None:
         """The measurement, or None when that run wasn't evaluated on that metric."""
         try:
-            row = cast(pd.Series, self.metrics.loc[(run, metric)])
+            row = cast("pd.Series", self.metrics.loc[(run, metric)])
         except KeyError:
             return None
-        items = 0 if pd.isna(row["items"]) else int(row["items"])
+        items = 0 if is_missing(row["items"]) else int(row["items"])
         blocks = self.blocks.get(run) if metric == "val_loss" else None
         return Measurement(float(row["value"]), float(row["stderr"]), float(row["resolution"]), items, blocks)
 
     def seeds(self, cells: Cells, metric: str) -> dict[int, Measurement]:
         """Seed → measurement of those cells that have one."""
-        found = {seed: self.find(cell.run, metric) for seed, cell in cells.items()}
-        return {seed: measurement for seed, measurement in found.items() if measurement is not None}
+        measurements = {seed: self.find(cell.run, metric) for seed, cell in cells.items()}
+        return {seed: measurement for seed, measurement in measurements.items() if measurement is not None}
+
+    def restricted(self, runs: Collection[str], suites: Collection[str]) -> Results:
+        """The metrics of these suites, and the facts, of these runs."""
+        metrics = self.metrics[self.metrics["run"].isin(list(runs)) & self.metrics["suite"].isin(list(suites))]
+        return replace(self, metrics=metrics, models=self.models[self.models["run"].isin(list(runs))])
 
     def require(self, view: ExperimentView, suite: str) -> None:
         """Raises ArtifactError, naming the run and the target that makes it, when a cell of `view` lacks `suite`."""
@@ -72,20 +72,9 @@ class Results:
                 )
 
 
-SHAPE = re.compile(r"^(?P<schedule>[a-z_]+)-(?P<start>\d+(\.\d+)?)-(?P<end>\d+(\.\d+)?)(-[a-z].*)?$")
-
-
-def shape(allocation: str) -> tuple[str, float, float]:
-    """(schedule, start, end) of a canonical allocation; the ends are NaN for one that isn't given by its two ends."""
-    if allocation == "uniform":
-        return "uniform", 1.0, 1.0
-    found = SHAPE.match(allocation)
-    if found is None:
-        return allocation.split("-")[0], math.nan, math.nan
-    return found["schedule"], float(found["start"]), float(found["end"])
-
-
-METRIC_COLUMNS = ["run", "architecture", "scale", "allocation", "seed", "suite", "metric", "value", "stderr", "items"]
+def is_missing(value: Any) -> bool:
+    """Whether a value of a table is None or NaN."""
+    return value is None or value != value
 
 
 def frames(metrics: Sequence[dict[str, Any]], models: Sequence[dict[str, Any]]) -> Results:
@@ -97,23 +86,27 @@ def frames(metrics: Sequence[dict[str, Any]], models: Sequence[dict[str, Any]]) 
     table.index.names = [None, None]
     facts = pd.DataFrame(models, columns=["run", *FACTS]).set_index("run", drop=False)
     facts.index.name = None
-    return Results(metrics=table, models=facts)
+    return Results(metrics=table, models=facts, external=pd.DataFrame(columns=EXTERNAL_COLUMNS))
 
 
 def load(paths: Iterable[Path]) -> Results:
-    """Reads evaluation files. `avg`, the plain mean of the eight accuracies, is added to each run that has all eight.
+    """The results in evaluation files. Raises ArtifactError, naming the file, as `Evaluation.read` and `collect` do."""
+    return collect({path: Evaluation.read(path) for path in sorted(paths)})
+
+
+def collect(evaluations: Mapping[Path, Evaluation]) -> Results:
+    """The results in evaluations. `avg`, the plain mean of the eight accuracies, is added to each run that has them.
 
     Raises:
-        ArtifactError: a file is missing, malformed or of an unknown schema, two files hold the same metric of one run,
-            or two files disagree on the facts of one model; the message names the files.
+        ArtifactError: two files hold the same metric of one run, or disagree on the facts of one model; the message
+            names the files.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     models: dict[str, tuple[Path, dict[str, Any]]] = {}
     external: list[dict[str, Any]] = []
     curves: dict[str, Curve] = {}
     blocks: dict[str, Blocks] = {}
-    for path in sorted(paths):
-        evaluation = Evaluation.read(path)
+    for path, evaluation in evaluations.items():
         run = evaluation.run
         if run is None or evaluation.model is None:
             external += external_rows(evaluation)
@@ -135,9 +128,9 @@ def load(paths: Iterable[Path]) -> Results:
                 other = rows[run.id, name]["file"]
                 raise ArtifactError(f"{path} and {other} both hold '{name}' of run {run.id}: pass only one of them")
             rows[run.id, name] = {**labels, "metric": name, **metric.model_dump()}
-    found = frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
+    results = frames(list(rows.values()), [{"run": run, **facts} for run, (_, facts) in models.items()])
     elsewhere = pd.DataFrame(external, columns=EXTERNAL_COLUMNS)
-    return replace(found, external=elsewhere, curves=curves, blocks=blocks)
+    return replace(results, external=elsewhere, curves=curves, blocks=blocks)
 
 
 def external_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -154,15 +147,11 @@ def external_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 def with_average(metrics: dict[str, Metric]) -> dict[str, Metric]:
     """Adds `avg` where all eight accuracies are there; its standard error takes the tasks as independent."""
-    found = [metrics[name] for name in ACCURACIES if name in metrics]
-    if len(found) < len(ACCURACIES):
+    accuracies = [metrics[name] for name in ACCURACIES if name in metrics]
+    count = len(accuracies)
+    if count < len(ACCURACIES):
         return metrics
-    errors = [metric.stderr for metric in found if metric.stderr is not None]
-    stderr = math.sqrt(sum(error**2 for error in errors)) / len(found) if len(errors) == len(found) else None
-    value = sum(metric.value for metric in found) / len(found)
-    return {**metrics, "avg": Metric(value=value, stderr=stderr, items=sum(metric.items for metric in found))}
-
-
-def load_novelty(paths: Iterable[Path]) -> list[Novelty]:
-    """Reads novelty files, in order of their names. Raises ArtifactError naming a file that can't be used."""
-    return [Novelty.read(path) for path in sorted(paths)]
+    errors = [metric.stderr for metric in accuracies if metric.stderr is not None]
+    stderr = math.sqrt(sum(error**2 for error in errors)) / count if len(errors) == count else None
+    value = sum(metric.value for metric in accuracies) / count
+    return {**metrics, "avg": Metric(value=value, stderr=stderr, items=sum(metric.items for metric in accuracies))}

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tlm_repro.statistics.intervals import ratio_stderr
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Few and long: beyond 30, more of them hardly narrow an interval (Schmeiser 1982, Operations Research 30, 556–568).
 MOST = 32
@@ -37,8 +38,10 @@ class Blocks:
             )
 
     @classmethod
-    def of(cls, losses: Sequence[float] | np.ndarray, sequence_length: int) -> "Blocks":
+    def of(cls, losses: "Sequence[float] | np.ndarray", sequence_length: int) -> "Blocks":
         """At most `MOST` blocks of the losses of windows; their sizes differ by at most one window."""
+        import numpy as np
+
         parts = np.array_split(np.asarray(losses), min(MOST, len(losses)))
         windows, means = tuple(len(part) for part in parts), tuple(float(part.mean()) for part in parts)
         return cls(windows, means, sequence_length)

@@ -3,14 +3,14 @@
 Pure and instant: the workflow expands the grid at every call, so nothing here may import torch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.architectures.accounting import parameters
+from tlm_repro.allocation.widths import layer_widths, resolve
+from tlm_repro.architectures.accounting import parameters as count_parameters
 from tlm_repro.architectures.registry import architecture
 from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.fingerprint import fingerprint
@@ -19,7 +19,7 @@ from tlm_repro.config.experiments import AllocationConfig
 from tlm_repro.config.schema import Config, NeedleConfig, ZeroShotConfig, steps
 from tlm_repro.errors import ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmarks.folder import items_fingerprint, read_sources
-from tlm_repro.novelty.late_layers import late_layers
+from tlm_repro.records.view import Cell
 from tlm_repro.spec.base import slug
 from tlm_repro.spec.data import DataSpec, HeldOut
 from tlm_repro.spec.evaluation import (
@@ -34,21 +34,6 @@ from tlm_repro.spec.run import ModelSpec, RunLabels, RunSpec, TrainingSpec
 
 NOMINAL_TOLERANCE = 0.015
 Suite = ValidationSpec | ZeroShotSpec | NeedleSpec
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One place in an experiment, and the run that fills it."""
-
-    label: str
-    architecture: str
-    scale: str
-    allocation: str
-    seed: int
-    run: str
-    width: int
-    layers: int
-    published_scale: str  # of the paper's values that stand beside ours
 
 
 @dataclass(frozen=True)
@@ -76,56 +61,14 @@ class Grid:
     novelty: dict[str, NoveltyTask] = field(default_factory=dict)  # file name → task
     samples: dict[str, NeedleSamplesSpec] = field(default_factory=dict)  # of needles in a haystack, by name
 
-    def evaluations(self, experiment: str) -> list[tuple[str, str]]:
-        """(run, evaluation name) of every evaluation that the experiment's table reads."""
-        runs = dict.fromkeys(cell.run for cell in self.experiments[experiment])
-        wanted = {"validation", "zero_shot"} if experiment == "main" else {"validation"}
-        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite in wanted]
-
-    @property
-    def needles(self) -> dict[str, list[Cell]]:
-        """Heat map → the cells of Table 2 in it: one for each architecture and scale that looks for needles."""
-        found: dict[str, list[Cell]] = {}
-        for cell in self.experiments.get("main", []):
-            if self.needle_evaluations([cell]):
-                found.setdefault(f"niah-{cell.architecture}-{cell.scale}", []).append(cell)
-        return found
-
-    def needle_evaluations(self, cells: Iterable[Cell]) -> list[tuple[str, str]]:
-        """(run, evaluation name) of every needle-in-a-haystack evaluation of the cells' runs."""
+    def evaluations(self, cells: Iterable[Cell], suites: Collection[str]) -> list[tuple[str, str]]:
+        """(run, evaluation name) of every evaluation in these suites of the cells' runs, each run once."""
         runs = dict.fromkeys(cell.run for cell in cells)
-        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "niah"]
+        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite in suites]
 
-    @property
-    def trends(self) -> dict[str, list[str]]:
-        """Trend over experiments → those it reads: tables and figures alike."""
-        compared: list[str] = [name for name in ("sweep", "main") if name in self.experiments]
-        pairs = {"curves": ["main"]} if "main" in compared else {}
-        return {**({"scaling": compared} if compared else {}), **pairs}
-
-    def validations(self, experiments: Iterable[str]) -> list[tuple[str, str]]:
-        """(run, evaluation name) of the held-out loss of every run of these experiments."""
-        runs = dict.fromkeys(cell.run for name in experiments for cell in self.experiments[name])
-        return [(run, name) for run in runs for name, suite in self.suites[run].items() if suite.suite == "validation"]
-
-    @property
-    def tables(self) -> list[str]:
-        """Names; Table 2 holds the scores of benchmarks, and without those there is none."""
-        benchmarks = self.config.evaluation.zero_shot is not None
-        tabulated = [name for name in self.experiments if name != "main" or benchmarks]
-        needles = ["niah"] if self.needles else []
-        return [*tabulated, *needles, *self.trends, *self.novelty_views]
-
-    @property
-    def novelty_views(self) -> list[str]:
-        """Figure 4, and the pairs of our own runs where these have late layers: tables and figures alike."""
-        runs = any(task.run and late_layers(self.runs[task.run].model.layers) for task in self.novelty.values())
-        return [*(["novelty"] if self.novelty else []), *(["novelty-pairs"] if runs else [])]
-
-    @property
-    def figures(self) -> list[str]:
-        drawn = [name for name in self.experiments if name != "main"]
-        return [*drawn, *self.needles, *(["allocation"] if self.runs else []), *self.trends, *self.novelty_views]
+    def without(self, novelty: Collection[str]) -> "Grid":
+        """The grid without these novelty measurements."""
+        return replace(self, novelty={file: task for file, task in self.novelty.items() if file not in novelty})
 
 
 def evaluation_name(suite: Suite) -> str:
@@ -191,6 +134,7 @@ def _cells(
     grid: Grid, label: str, arch: str, scale: str, allocation: AllocationConfig, seeds: Iterable[int]
 ) -> Iterator[Cell]:
     size = grid.config.scales[scale]
+    curve, parameters = resolve(allocation.schedule, allocation.parameters())
     for seed in seeds:
         spec = run_spec(grid.config, arch, scale, allocation, seed)
         grid.runs.setdefault(spec.id, spec)
@@ -204,6 +148,8 @@ def _cells(
             width=size.mlp_width[arch],
             layers=size.layers,
             published_scale=size.stands_for or scale,
+            curve=curve.name,
+            parameters=parameters,
         )
 
 
@@ -212,7 +158,7 @@ def _check_sizes(grid: Grid) -> None:
         labels, nominal = spec.labels, grid.config.scales[spec.labels.scale].nominal_parameters
         if nominal is None:
             continue
-        total = parameters(spec.model).total
+        total = count_parameters(spec.model).total
         if abs(total / nominal - 1) > NOMINAL_TOLERANCE:
             raise ConfigError(
                 f"scales.{labels.scale}.mlp_width.{labels.architecture}: {total / 1e6:.1f} M parameters are "
@@ -298,3 +244,24 @@ def _add_novelty(grid: Grid) -> None:
         runs = dict.fromkeys(cell.run for cell in grid.experiments.get("main", []))
         tasks += [NoveltyTask(run, NoveltySpec(window=window, **common), run) for run in runs]
     grid.novelty.update({task.file: task for task in tasks})
+
+
+def needs_retraining(grid: Grid, results: Path) -> list[str]:
+    """The novelty measurements, by file name, that only a new training of a finished run could give.
+
+    A clone that pulled evaluations alone has finished runs without their models. To train those again for the sake of a
+    table would cost what all others cost: that happens on request alone (`snakemake novelty`). A run that isn't
+    evaluated either is still to be trained, and its novelty with it.
+    """
+
+    def finished(run: str) -> bool:
+        return all((results / f"evaluations/{run}/{name}.json").exists() for name in grid.suites[run])
+
+    return [
+        file
+        for file, task in grid.novelty.items()
+        if task.run
+        and not (results / f"novelty/{file}.json").exists()
+        and not (results / f"models/{task.run}/manifest.json").exists()
+        and finished(task.run)
+    ]

@@ -5,7 +5,9 @@ import math
 
 import pytest
 import record_files
+from exhibits import evidence, numbers
 
+from tlm_repro.allocation.curves import CURVES
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import results
 from tlm_repro.reporting.claims import registry as claims
@@ -23,7 +25,8 @@ def case(experiment, values, *, seeds=3, loud=False, stderr=None, toy=False, fac
         for seed in range(seeds):
             run = f"{experiment} {architecture} {scale} {label} {seed}"
             labels = {"architecture": architecture, "scale": scale, "allocation": label, "seed": seed, "run": run}
-            cells.append({**labels, "label": label, "width": 128, "layers": 6})
+            known = numbers(label) if label.split("-")[0] in CURVES else {}
+            cells.append({**labels, **known, "label": label, "width": 128, "layers": 6})
             offset = (LOUD[number % 2] if loud else NOISE)[seed]
             rows += [
                 {**labels, "suite": "any", "metric": metric, "stderr": stderr, "items": 100}
@@ -38,7 +41,7 @@ def case(experiment, values, *, seeds=3, loud=False, stderr=None, toy=False, fac
 
 def verdict(number, experiment, values, **options):
     found, view = case(experiment, values, **options)
-    return claims.judge(found, [view])[number - 1]
+    return claims.judge(evidence(found, view))[number - 1]
 
 
 def motivation(early, uniform, middle, late):
@@ -106,7 +109,7 @@ def test_verdict_of_claims_1_to_7(number, experiment, values, options, expected)
 
 @pytest.mark.parametrize("number", range(1, 11))
 def test_nothing_measured_is_not_run(number):
-    claim = claims.judge(results.frames([], []), [])[number - 1]
+    claim = claims.judge(evidence(results.frames([], [])))[number - 1]
     assert (claim.verdict, claim.evidence) == ("not run", False)
     assert claim.reason.endswith(".")
 
@@ -235,7 +238,7 @@ def novelty(name, block_slope, mlp_slope, stderr=0.001, run=None):
     ],
 )
 def test_novelty_claim(found, expected):
-    claim = claims.judge(results.frames([], []), [], [found])[8]
+    claim = claims.judge(evidence(results.frames([], []), novelty=[found]))[8]
     assert claim.outcome == expected, claim.reason
     assert claim.evidence
 
@@ -243,12 +246,12 @@ def test_novelty_claim(found, expected):
 def test_novelty_is_judged_on_the_paper_s_models_alone_and_then_even_in_a_toy_configuration():
     run = {"id": "r", "architecture": "transformer", "scale": "toy", "allocation": "uniform", "seed": 0}
     found, view = case("main", pairs("avg", [0.1]), toy=True)
-    assert claims.judge(found, [view], [novelty("ours", 0.003, 0.01, run=run)])[8].outcome == "not run"
+    assert claims.judge(evidence(found, view, novelty=[novelty("ours", 0.003, 0.01, run=run)]))[8].outcome == "not run"
     other = novelty("SmolLM2-135M", 0.01, 0.003)
-    claim = claims.judge(found, [view], [other])[8]
+    claim = claims.judge(evidence(found, view, novelty=[other]))[8]
     assert (claim.verdict, claim.evidence) == ("not run", False)
     assert claim.ours.startswith("SmolLM2-135M: r_MLP ")
-    claim = claims.judge(found, [view], [novelty("GPT-2 124M", 0.003, 0.01), other])[8]
+    claim = claims.judge(evidence(found, view, novelty=[novelty("GPT-2 124M", 0.003, 0.01), other]))[8]
     assert (claim.verdict, claim.evidence) == ("reproduced", True)
     assert "1 of the paper's 4 GPT-2 sizes, 1 of other families" in claim.reason
 
@@ -273,7 +276,7 @@ def test_published_tables_reproduce_themselves():
 
 def test_claims_are_written_as_json_and_markdown(tmp_path):
     found, view = case("motivation", motivation(2.77, 2.79, 2.81, 2.85), toy=True)
-    paths = claims.write(claims.judge(found, [view]), tmp_path, config="demo", toy=True)
+    paths = claims.write(claims.judge(evidence(found, view)), tmp_path, config="demo", toy=True)
     content = json.loads(paths[0].read_text())
     assert (content["schema"], content["toy"], content["config"]) == (1, True, "demo")
     assert [claim["number"] for claim in content["claims"]] == list(range(1, 11))

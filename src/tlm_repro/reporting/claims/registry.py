@@ -1,19 +1,20 @@
-"""The paper's ten claims, each with a verdict from the rule that decides it (`rules`)."""
+"""The paper's ten claims, each with a verdict from the rule that decides it.
 
-from collections.abc import Callable, Iterable, Sequence
+A claim is one entry of `ENTRIES` and one function of `rules`: evidence → outcome.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tlm_repro.artifacts.files import write_json, write_text
-from tlm_repro.records.novelty import Novelty
-from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import published as sources
 from tlm_repro.reporting.claims import rules
-from tlm_repro.reporting.claims.rules import Evidence
 from tlm_repro.reporting.claims.verdicts import Outcome, Verdict
-from tlm_repro.reporting.results import NOT_PUBLISHED, Results
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.published import NOT_PUBLISHED
 
 SCHEMA = 1
 TOY_SENTENCE = "Toy scale: this verdict is about the toy runs alone and is no evidence for or against the paper."
@@ -116,9 +117,8 @@ class Claim:
     evidence: bool
 
 
-def judge(results: Results, views: Iterable[ExperimentView], novelty: Sequence[Novelty] = ()) -> list[Claim]:
+def judge(evidence: Evidence) -> list[Claim]:
     """The ten claims in order. What isn't measured gives "not run"; nothing is raised for it."""
-    evidence = Evidence(results, {view.experiment: view for view in views}, novelty)
     return [judged(entry, evidence) for entry in ENTRIES]
 
 
@@ -144,7 +144,7 @@ def judged(entry: Entry, evidence: Evidence) -> Claim:
 
 def published_outcomes() -> dict[int, Outcome]:
     results, views = sources.published()
-    evidence = Evidence(results, {view.experiment: view for view in views}, ())
+    evidence = Evidence(results, {view.experiment: view for view in views})
     return {entry.number: entry.rule(evidence) for entry in ENTRIES}
 
 
@@ -156,10 +156,10 @@ def paper_values() -> dict[int, str]:
 
 def published() -> list[Claim]:
     """The paper's tables judged by the same rules. Claims 8, 9 and 10 are "not run": their numbers aren't there."""
-    found = []
+    claims = []
     for entry, outcome in zip(ENTRIES, published_outcomes().values(), strict=True):
         ran = outcome.verdict != "not run"
-        found.append(
+        claims.append(
             Claim(
                 number=entry.number,
                 statement=entry.statement,
@@ -176,7 +176,7 @@ def published() -> list[Claim]:
                 evidence=False,
             )
         )
-    return found
+    return claims
 
 
 def document(claims: Sequence[Claim], *, config: str, toy: bool) -> dict[str, Any]:

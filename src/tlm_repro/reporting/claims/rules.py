@@ -2,35 +2,26 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
 from tlm_repro.records.novelty import Novelty
-from tlm_repro.records.view import Cells, ExperimentView
+from tlm_repro.records.view import Cells
 from tlm_repro.reporting.claims.verdicts import Comparison, Outcome, compare, not_run, outcome
-from tlm_repro.reporting.depth import correlations
-from tlm_repro.reporting.results import Results, shape
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.profiles import correlations
+from tlm_repro.reporting.results import Results
+from tlm_repro.reporting.tapers import CURVE_NAMES, Tapers, plain_tapers
 from tlm_repro.spec.metrics import NEEDLES
 from tlm_repro.statistics.estimates import difference, level, mean, natural_unit, normal_interval
 from tlm_repro.statistics.intervals import LEVEL
 
 RATIOS = (1.25, 1.375, 1.5, 1.625, 1.75)  # of the first layer, Table 1
-SCHEDULES = ("cosine", "linear", "sigmoid")
 BEST_RATIO = 1.5
 PAIRS = 8  # Table 2: four architectures at two scales
 WIKITEXT_EXCEPTION = ("hope_attention", "1.3b")  # Table 2's one regression in WikiText perplexity
 GPT2_SIZES = 4
 PAPER_EXPERIMENTS = ("motivation", "sweep", "main")
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that a rule may look at."""
-
-    results: Results
-    views: Mapping[str, ExperimentView]
-    novelty: Sequence[Novelty]
 
 
 def ladder(results: Results, names: Sequence[str], cells: Mapping[str, Cells]) -> list[Comparison]:
@@ -65,20 +56,9 @@ def thirds(evidence: Evidence) -> Outcome:
     return outcome(comparisons, "; ".join(values))
 
 
-def sweeps(evidence: Evidence) -> list[dict[tuple[str, float], Cells]]:
-    """One mapping (schedule, ratio) → evaluated cells for each architecture and scale of the sweep."""
-    view = evidence.views.get("sweep")
-    groups = view.groups(by="allocation").values() if view else []
-    found = []
-    for allocations in groups:
-        keyed = {}
-        for allocation, cells in allocations.items():
-            schedule, start, end = shape(allocation)
-            plain = allocation.count("-") == 2 and math.isclose(start + end, 2)
-            if schedule in SCHEDULES and plain and evidence.results.seeds(cells, "val_loss"):
-                keyed[schedule, start] = cells
-        found.append(keyed)
-    return found
+def sweeps(evidence: Evidence) -> list[Tapers]:
+    """(curve, ratio) → evaluated cells, for each architecture and scale of the sweep."""
+    return list(plain_tapers(evidence.results, evidence.views.get("sweep")).values())
 
 
 def ratio_coverage(ratios: Collection[float]) -> str:
@@ -92,8 +72,8 @@ def order_of_schedules(evidence: Evidence) -> Outcome:
     comparisons, ratios = [], set[float]()
     for cells in sweeps(evidence):
         for start in sorted({ratio for _, ratio in cells}):
-            at_ratio = {f"{name} {start}": cells[name, start] for name in SCHEDULES if (name, start) in cells}
-            found = ladder(evidence.results, [f"{name} {start}" for name in SCHEDULES], at_ratio)
+            at_ratio = {f"{name} {start}": cells[name, start] for name in CURVE_NAMES if (name, start) in cells}
+            found = ladder(evidence.results, [f"{name} {start}" for name in CURVE_NAMES], at_ratio)
             comparisons += found
             ratios |= {start} if found else set()
     if not comparisons:

@@ -40,8 +40,8 @@ class Outcome:
     reason: str
 
 
-def some(comparisons: Sequence[Comparison], most: int = 3) -> str:
-    """The first few comparisons in words."""
+def first_few(comparisons: Sequence[Comparison], most: int = 3) -> str:
+    """Up to `most` comparisons in words."""
     return "; ".join([*map(str, comparisons[:most]), *(["…"] if len(comparisons) > most else [])])
 
 
@@ -76,9 +76,9 @@ def outcome(comparisons: Sequence[Comparison], value: str, coverage: str = "", a
     parts = [f"{total - len(against) - len(unclear)} of {total} comparisons go as claimed beyond their intervals"]
     if against:
         together = "" if total == 1 else f", {len(sure)} of them when all are judged together"
-        parts.append(f"{len(against)} the other way{together} ({some(against)})")
+        parts.append(f"{len(against)} the other way{together} ({first_few(against)})")
     if unclear:
-        parts.append(f"{len(unclear)} within their intervals ({some(unclear)})")
+        parts.append(f"{len(unclear)} within their intervals ({first_few(unclear)})")
     sentences = [", ".join(parts)]
     if allowed:
         sentences.append(f"The claim allows {allowed} exception")

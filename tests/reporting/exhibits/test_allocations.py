@@ -7,13 +7,16 @@ import math
 
 import pandas as pd
 import pytest
+from exhibits import evidence, numbers
 from matplotlib.container import ErrorbarContainer
 
+from tlm_repro.allocation.curves import CURVES
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import allocations, formats, sheets, style
+from tlm_repro.reporting import formats, style
 from tlm_repro.reporting.claims import rules
 from tlm_repro.reporting.claims.verdicts import Outcome
+from tlm_repro.reporting.exhibits.allocations import Allocations
 from tlm_repro.reporting.results import frames
 
 WIDTHS = {
@@ -31,7 +34,7 @@ def case(toy: bool = True, seeds: int = 2):
     for (label, (allocation, widths)), seed in itertools.product(WIDTHS.items(), range(seeds)):
         run = f"{label}-{seed}"
         labels = {"architecture": "transformer", "scale": "440m", "allocation": allocation, "seed": seed, "run": run}
-        cells.append({**labels, "label": label, "width": 64, "layers": 4})
+        cells.append({**labels, **numbers(allocation), "label": label, "width": 64, "layers": 4})
         measured = {"metric": "val_loss", "value": LOSSES[label][seed], "stderr": 0.03, "items": 9}
         rows.append({**labels, **measured, "suite": "validation"})
         parameters = 1000 - 8 * widths.count(0)
@@ -48,7 +51,7 @@ def case(toy: bool = True, seeds: int = 2):
 
 
 def frame(**options) -> pd.DataFrame:
-    return allocations.table(*case(**options)).set_index("label", drop=False)
+    return Allocations().table(evidence(*case(**options))).set_index("label", drop=False)
 
 
 def test_rows_by_hand_in_the_order_of_the_configuration() -> None:
@@ -67,29 +70,28 @@ def test_rows_by_hand_in_the_order_of_the_configuration() -> None:
     assert rows.loc["steep", ["width", "widths"]].tolist() == [64, [112, 80, 48, 16]]
 
 
-@pytest.mark.parametrize(
-    ("allocation", "name"),
-    [
-        ("v-shape-bottleneck0.5", "v-shape"),
-        ("vanilla-reversed", "vanilla-reversed"),
-        ("vanilla-end3", "vanilla"),
-        ("middle", "middle"),
-        ("cosine-1.5-0.5", "cosine"),
-    ],
-)
-def test_the_source_is_that_of_the_allocation_s_schedule(allocation: str, name: str) -> None:
-    assert allocations.schedule(allocation).name == name
+def test_the_source_is_that_of_the_allocation_s_curve() -> None:
+    names = {"crown": "crown", "middle-70": "middle", "steep": "vanilla-reversed", "uniform": "uniform"}
+    rows = frame()
+    for label, name in names.items():
+        assert (rows.loc[label, "shape"], rows.loc[label, "source"]) == (CURVES[name].title, CURVES[name].source)
+
+
+def test_every_label_that_a_run_can_have_gives_its_curve() -> None:
+    labels = ("v-shape-bottleneck0.5", "vanilla-reversed", "vanilla-end3", "middle", "cosine-1.5-0.5")
+    curves = [numbers(label)["curve"] for label in labels]
+    assert curves == ["v-shape", "vanilla-reversed", "vanilla", "middle", "cosine"]
 
 
 def test_a_run_without_its_evaluation_is_named() -> None:
     found, view = case()
     lacking = frames(found.metrics.query("run != 'crown-1'").to_dict("records"), [])
     with pytest.raises(ArtifactError, match="run crown-1 has no validation evaluation"):
-        allocations.table(lacking, view)
+        Allocations().table(evidence(lacking, view))
 
 
 def test_the_sheet_says_what_a_layer_without_an_mlp_leaves_out() -> None:
-    sheet = sheets.SHEETS["allocations"]("allocations", frame())
+    sheet = Allocations().sheet(frame())
     text = sheet.text.set_index("Allocation")
     assert text.loc["middle-70", "Parameters − uniform"] == "−16"
     assert text.loc["crown", "Parameters − uniform"] == "0"
@@ -107,7 +109,7 @@ def test_the_csv_has_every_width_as_json() -> None:
 
 
 def test_the_figure_draws_exact_widths_and_the_intervals() -> None:
-    figure = allocations.figure(frame())
+    figure = Allocations().figure(evidence(*case()))
     sketch, forest = figure.axes[:2]
     assert [label.get_text() for label in sketch.get_yticklabels()] == list(WIDTHS)
     heights = [bar.get_height() for bar in sketch.patches]
@@ -124,7 +126,7 @@ def test_the_figure_draws_exact_widths_and_the_intervals() -> None:
 
 def test_toy_runs_are_stamped_and_others_are_not() -> None:
     for toy in (True, False):
-        figure = allocations.figure(frame(toy=toy))
+        figure = Allocations().figure(evidence(*case(toy=toy)))
         stamp = figure._supxlabel
         assert (stamp is not None and stamp.get_text() == style.TOY_STAMP) == toy
 
@@ -132,5 +134,5 @@ def test_toy_runs_are_stamped_and_others_are_not() -> None:
 def test_other_papers_allocations_have_no_part_in_claim_10() -> None:
     """A layer without an MLP has no norm either: that is theirs, not the paper's."""
     found, view = case()
-    outcome: Outcome = rules.equal_budgets(rules.Evidence(found, {"allocations": view}, ()))
+    outcome: Outcome = rules.equal_budgets(evidence(found, view))
     assert outcome.verdict == "not run"

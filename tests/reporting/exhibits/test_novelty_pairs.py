@@ -10,10 +10,13 @@ import record_files
 from scipy import stats
 
 from tlm_repro.artifacts.files import write_json
-from tlm_repro.errors import ConfigError
 from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.records.novelty import Novelty
-from tlm_repro.reporting import commands, depth, figures, formats, novelty_pairs, sheets, tables
+from tlm_repro.reporting import commands, formats, profiles, registry
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.exhibits.novelty import LayerNovelty
+from tlm_repro.reporting.exhibits.novelty_pairs import NoveltyPairs
+from tlm_repro.reporting.results import frames
 
 
 def measured(
@@ -49,6 +52,10 @@ def found(*args, **kwargs) -> Novelty:
     return record_files.novelty(measured(*args, **kwargs))
 
 
+def read(novelty: Sequence[Novelty], *, toy: bool) -> Evidence:
+    return Evidence(frames([], []), {}, novelty, toy=toy)
+
+
 UNIFORM = [0.0, 0.1, 0.2, 0.3, 0.4, 0.9]
 TAPERED = [0.0, 0.1, 0.1, 0.2, 0.1, 0.9]
 SEEDS = [
@@ -68,65 +75,63 @@ def test_late_layers_are_the_last_third_without_the_very_last(layers: int, expec
 
 def test_the_late_mean_leaves_out_layers_without_an_mlp() -> None:
     item = found([0.1] * 8 + [0.2, None, 0.5, 0.9])
-    assert depth.late(item, "mlp") == pytest.approx((0.35, 0.01))
-    assert depth.late(item, "block") == pytest.approx(((0.3 + 0.1 + 0.6) / 3, 0.01))
-    assert depth.late(item, "norm_ratio") is None
+    assert profiles.late(item, "mlp") == pytest.approx((0.35, 0.01))
+    assert profiles.late(item, "block") == pytest.approx(((0.3 + 0.1 + 0.6) / 3, 0.01))
+    assert profiles.late(item, "norm_ratio") is None
 
 
 def test_intervals_in_the_file_come_first_and_older_files_have_those_of_independent_tokens() -> None:
-    block, mlp, difference = depth.correlations(found(UNIFORM, intervals=INTERVALS))
+    block, mlp, difference = profiles.correlations(found(UNIFORM, intervals=INTERVALS))
     assert [estimate.interval for estimate in (block, mlp, difference)] == [(0.3, 0.6), (0.2, 0.9), (-0.1, 0.4)]
     assert (block.mean, difference.mean) == (0.5, pytest.approx(0.1))
     assert (block.sign, mlp.sign, difference.sign) == (1, 1, 0)
     assert block.stderr == pytest.approx(0.15 / stats.norm.ppf(0.975))
-    older = depth.correlations(found(UNIFORM))
-    assert older[1] == depth.profile_correlation(found(UNIFORM).mlp, 0.6)
-    missing = depth.correlations(found(UNIFORM, intervals={**INTERVALS, "mlp": None}))
+    older = profiles.correlations(found(UNIFORM))
+    assert older[1] == profiles.profile_correlation(found(UNIFORM).mlp, 0.6)
+    missing = profiles.correlations(found(UNIFORM, intervals={**INTERVALS, "mlp": None}))
     assert missing[1] == older[1]
 
 
 def test_the_table_by_hand() -> None:
-    rows = novelty_pairs.table(SEEDS, toy=True).set_index("quantity")
+    rows = NoveltyPairs().table(read(SEEDS, toy=True)).set_index("quantity")
     mlp = rows.loc["mlp"]
     assert (mlp["uniform"], mlp["tapered"], mlp["difference"]) == pytest.approx((0.4, 0.1, -0.3))
     assert mlp["difference_se"] == pytest.approx(0.1 / math.sqrt(3))
     assert mlp["difference_interval"] == pytest.approx(4.302653 * 0.1 / math.sqrt(3))  # t(0.975, 2)
     assert (mlp["seeds"], mlp["basis"], mlp["layers"], bool(mlp["toy"])) == (3, "seeds", "4", True)
     assert rows.loc["norm_ratio", "difference"] == pytest.approx(-0.25)
-    one = novelty_pairs.table([SEEDS[0], SEEDS[3]], toy=False).set_index("quantity").loc["block"]
+    one = NoveltyPairs().table(read([SEEDS[0], SEEDS[3]], toy=False)).set_index("quantity").loc["block"]
     assert (one["difference"], one["seeds"]) == (pytest.approx(-0.3), 1)
     assert one["difference_interval"] == pytest.approx(1.959964 * math.hypot(0.01, 0.01))
 
 
 def test_only_runs_that_have_a_uniform_twin_are_compared() -> None:
     alone = [found(UNIFORM), found(TAPERED, allocation="cosine-1.5-0.5")]
-    assert novelty_pairs.table(alone, toy=True).empty
-    older = novelty_pairs.table([found(UNIFORM, allocation="uniform"), alone[1]], toy=True)
+    assert NoveltyPairs().table(read(alone, toy=True)).empty
+    older = NoveltyPairs().table(read([found(UNIFORM, allocation="uniform"), alone[1]], toy=True))
     assert list(older["quantity"]) == ["mlp", "block"]
 
 
 def test_the_sheet_has_differences_with_their_intervals() -> None:
-    text = sheets.SHEETS["novelty-pairs"]("novelty-pairs", novelty_pairs.table(SEEDS, toy=True)).text
+    text = NoveltyPairs().sheet(NoveltyPairs().table(read(SEEDS, toy=True))).text
     assert text.loc[0, "Tapered − uniform"] == "−0.300 ± 0.248"
     assert list(text["Quantity"]) == ["ρ MLP", "ρ block", "‖MLP‖/‖h‖"]
-    assert formats.latex(
-        sheets.SHEETS["novelty-pairs"]("novelty-pairs", novelty_pairs.table(SEEDS, toy=True))
-    ).isascii()
+    assert formats.latex(NoveltyPairs().sheet(NoveltyPairs().table(read(SEEDS, toy=True)))).isascii()
 
 
 def test_figure_4_s_table_has_intervals_and_late_layers() -> None:
-    frame = tables.novelty([found(UNIFORM, norms=[0.5] * 6, intervals=INTERVALS), found(UNIFORM)], toy=True)
+    frame = LayerNovelty().table(read([found(UNIFORM, norms=[0.5] * 6, intervals=INTERVALS), found(UNIFORM)], toy=True))
     new, old = (row for _, row in frame.iterrows())
     assert (new["r_mlp_low"], new["r_mlp_high"]) == (0.2, 0.9)
     assert (new["late_mlp"], new["late_norm_ratio"]) == pytest.approx((0.4, 0.5))
     assert math.isnan(old["late_norm_ratio"])
-    text = sheets.SHEETS["novelty"]("novelty", frame).text
+    text = LayerNovelty().sheet(frame).text
     assert text.loc[0, "r MLP"] == "0.600 [0.200, 0.900]"
     assert list(text["Late ‖MLP‖/‖h‖"]) == ["0.500 ± 0.010", "not in the file"]
 
 
 def test_the_figure_draws_seed_means_and_shades_what_is_compared() -> None:
-    panels = novelty_pairs.figure(SEEDS, toy=True).axes
+    panels = NoveltyPairs().figure(read(SEEDS, toy=True)).axes
     lines = {line.get_label(): list(line.get_ydata()) for line in panels[0].lines if len(line.get_xdata()) == 6}
     assert lines["uniform"] == pytest.approx(UNIFORM)
     assert lines["cosine-1.5-0.5"] == pytest.approx(TAPERED)
@@ -137,15 +142,17 @@ def test_the_figure_draws_seed_means_and_shades_what_is_compared() -> None:
 
 
 def test_figure_4_has_a_third_panel_only_where_norms_were_measured() -> None:
-    assert len(figures.novelty([found(UNIFORM)], toy=True).axes) == 2
-    third = figures.novelty([found(UNIFORM, norms=[0.5] * 6)], toy=True).axes[2]
+    assert len(LayerNovelty().figure(read([found(UNIFORM)], toy=True)).axes) == 2
+    third = LayerNovelty().figure(read([found(UNIFORM, norms=[0.5] * 6)], toy=True)).axes[2]
     assert list(third.lines[0].get_ydata()) == [0.5] * 6
     assert np.isclose(third.lines[0].get_xdata()[-1], 1)
 
 
-def test_a_table_of_pairs_without_pairs_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_pairs_without_pairs_says_so(tmp_path: Path) -> None:
     write_json(tmp_path / "one.json", record_files.novelty_content({"name": "a model", "run": None}, UNIFORM, UNIFORM))
     view = {"kind": "view", "config": "test", "toy": True, "experiments": [], "files": [str(tmp_path / "one.json")]}
+    view["exhibits"] = [registry.describe(NoveltyPairs(), {}).model_dump()]
     write_json(tmp_path / "view.json", view)
-    with pytest.raises(ConfigError, match="these files make novelty, no 'novelty-pairs'"):
-        commands.novelty_table(view=tmp_path / "view.json", out=tmp_path / "novelty-pairs.csv")
+    commands.table(view=tmp_path / "view.json", out=tmp_path / "novelty-pairs.csv")
+    assert "no run was measured beside a uniform one" in (tmp_path / "novelty-pairs.md").read_text()
+    assert (tmp_path / "novelty-pairs.csv").read_text().startswith("architecture,scale,allocation,quantity")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import record_files
+from exhibits import evidence, numbers
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -18,9 +19,18 @@ from matplotlib.figure import Figure
 from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.novelty import Novelty
-from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import allocations, curves, figures, heatmaps, novelty_pairs, scaling, style, tables
-from tlm_repro.reporting.results import Results, frames
+from tlm_repro.records.view import ExperimentView, Shapes
+from tlm_repro.reporting import registry, style
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.exhibits import allocation as figure_3
+from tlm_repro.reporting.exhibits import allocations, niah
+from tlm_repro.reporting.exhibits.curves import Curves
+from tlm_repro.reporting.exhibits.motivation import Motivation
+from tlm_repro.reporting.exhibits.novelty import LayerNovelty
+from tlm_repro.reporting.exhibits.novelty_pairs import NoveltyPairs
+from tlm_repro.reporting.exhibits.scaling import Scaling
+from tlm_repro.reporting.exhibits.sweep import Sweep
+from tlm_repro.reporting.results import frames
 
 THIRDS = {
     "uniform": ("uniform", 4.21),
@@ -36,16 +46,17 @@ SWEEP = {
 }
 
 
-def table(experiment: str, losses: dict[str, tuple[str, float]], *, toy: bool = True, seeds: int = 1) -> pd.DataFrame:
-    """What `tables` makes of runs with these losses; seed s adds s/100 nats."""
+def trained(experiment: str, losses: dict[str, tuple[str, float]], *, toy: bool = True, seeds: int = 1) -> Evidence:
+    """Runs with these losses; seed s adds s/100 nats."""
     cells, rows = [], []
     for (label, (allocation, loss)), seed in itertools.product(losses.items(), range(seeds)):
         labels = {"architecture": "gated_attention", "scale": "440m", "allocation": allocation, "seed": seed}
-        cells.append({**labels, "label": label, "run": f"{allocation}-{seed}", "width": 256, "layers": 6})
+        run = {"label": label, "run": f"{allocation}-{seed}", "width": 256, "layers": 6}
+        cells.append({**labels, **numbers(allocation), **run})
         measured = {"metric": "val_loss", "value": loss + seed / 100, "stderr": 0.02, "items": 9}
         rows.append({**labels, **measured, "run": f"{allocation}-{seed}", "suite": "validation"})
     view = ExperimentView.model_validate({"experiment": experiment, "toy": toy, "config": "demo", "cells": cells})
-    return getattr(tables, experiment)(frames(rows, []), view)
+    return evidence(frames(rows, []), view)
 
 
 def measured(name: str, block: Sequence[float], mlp: Sequence[float | None], run: dict | None = None) -> Novelty:
@@ -77,22 +88,33 @@ RUNS = [
 ]
 TAPERED = measured("run-3", [0.1, 0.2, 0.3, 0.4], [0.0, 0.1, 0.1, 0.2], run_labels(1, "cosine-1.5-0.5"))
 DRAWN = {
-    "motivation": lambda: figures.motivation(table("motivation", THIRDS)),
-    "motivation of three seeds": lambda: figures.motivation(table("motivation", THIRDS, seeds=3)),
-    "sweep": lambda: figures.sweep(table("sweep", SWEEP)),
-    "allocation": lambda: figures.allocation(24, 3840, {"thirds-1.5-1.0-0.5": [5760] * 8 + [3840] * 8 + [1920] * 8}),
-    "allocation of few layers": lambda: figures.allocation(6, 256),
-    "allocations": lambda: allocations.figure(side_by_side()),
-    "novelty of pairs": lambda: novelty_pairs.figure([*RUNS, TAPERED], toy=True),
-    "curves": lambda: curves.figure(*trained()),
-    "scaling": lambda: scaling.figure(*swept()),
-    "novelty": lambda: figures.novelty([PRETRAINED, *RUNS], toy=True),
-    "heat maps": lambda: heatmaps.needle(needles([4096, 8192, 16384], 40), training=4096, toy=True),
-    "heat maps of many lengths": lambda: heatmaps.needle(
-        needles([2**n for n in range(9, 17)], 5), training=1, toy=True
-    ),
-    "heat map of one length": lambda: heatmaps.needle(needles([512], 2), training=128, toy=True),
+    "motivation": lambda: Motivation().figure(trained("motivation", THIRDS)),
+    "motivation of three seeds": lambda: Motivation().figure(trained("motivation", THIRDS, seeds=3)),
+    "sweep": lambda: Sweep().figure(trained("sweep", SWEEP)),
+    "allocation": lambda: widths(24, 3840, {"thirds-1.5-1.0-0.5": [5760] * 8 + [3840] * 8 + [1920] * 8}),
+    "allocation of few layers": lambda: widths(6, 256),
+    "allocations": lambda: allocations.draw(side_by_side()),
+    "novelty-pairs": lambda: NoveltyPairs().figure(read([*RUNS, TAPERED], toy=True)),
+    "curves": lambda: Curves().figure(with_curves()),
+    "scaling": lambda: Scaling().figure(swept()),
+    "novelty": lambda: LayerNovelty().figure(read([PRETRAINED, *RUNS], toy=True)),
+    "niah-{architecture}-{scale}": lambda: niah.draw(needles([4096, 8192, 16384], 40), training=4096, toy=True),
+    "heat maps of many lengths": lambda: niah.draw(needles([2**n for n in range(9, 17)], 5), training=1, toy=True),
+    "heat map of one length": lambda: niah.draw(needles([512], 2), training=128, toy=True),
 }
+
+
+def test_every_figure_is_tried() -> None:
+    assert {exhibit.name for exhibit in registry.builtin() if exhibit.has_figure} <= set(DRAWN)
+
+
+def read(novelty: Sequence[Novelty], *, toy: bool) -> Evidence:
+    return Evidence(frames([], []), {}, novelty, toy=toy)
+
+
+def widths(layers: int, width: int, trained: dict[str, list[int]] | None = None) -> Figure:
+    curves = {name: numbers(name)["curve"] for name in trained or {}}
+    return figure_3.draw(Shapes(layers=layers, width=width, widths=trained or {}, curves=curves))
 
 
 def needles(lengths: Sequence[int], depths: int) -> pd.DataFrame:
@@ -117,7 +139,7 @@ def side_by_side() -> pd.DataFrame:
     )
 
 
-def trained() -> tuple[Results, dict[str, ExperimentView]]:
+def with_curves() -> Evidence:
     """Five pairs of two runs with training curves of a paper-sized run."""
     cells, models, found = [], [], {}
     for scale, label in itertools.product(("1.3b", "760m", "440m", "340m", "170m"), ("uniform", "tapered")):
@@ -130,10 +152,10 @@ def trained() -> tuple[Results, dict[str, ExperimentView]]:
         curve = {"step": tokens, "tokens": tokens, "loss": losses, "validation": {"tokens": [], "loss": []}}
         found[run] = Curve.model_validate(curve)
     view = ExperimentView.model_validate({"experiment": "main", "toy": True, "config": "demo", "cells": cells})
-    return replace(frames([], models), curves=found), {"main": view}
+    return evidence(replace(frames([], models), curves=found), view)
 
 
-def swept() -> tuple[Results, dict[str, ExperimentView]]:
+def swept() -> Evidence:
     """Two schedules at five ratios, and pairs of the paper's two sizes."""
     rows, models, cells = [], [], {"sweep": [], "main": []}
     sweeps = [
@@ -143,15 +165,15 @@ def swept() -> tuple[Results, dict[str, ExperimentView]]:
     pairs = itertools.product(("760m", "1.3b"), ("transformer", "titans"), ("uniform", "cosine-1.5-0.5"))
     for place, (name, scale, arch, label) in enumerate([*wanted, *(("main", *pair) for pair in pairs)]):
         labels = {"architecture": arch, "scale": scale, "allocation": label, "seed": 0, "run": f"{name} {place}"}
-        cells[name].append({**labels, "label": label, "width": 64, "layers": 4})
+        cells[name].append({**labels, **numbers(label), "label": label, "width": 64, "layers": 4})
         measured = {"metric": "val_loss", "value": 2.8 - 0.01 * (place % 6), "stderr": 0.002, "items": 9}
         rows.append({**labels, **measured, "suite": "validation"})
         models.append({"run": f"{name} {place}", "parameters": 763_000_000 if scale == "760m" else 1_297_000_000})
-    views = {
-        name: ExperimentView.model_validate({"experiment": name, "toy": True, "config": "demo", "cells": found})
+    views = [
+        ExperimentView.model_validate({"experiment": name, "toy": True, "config": "demo", "cells": found})
         for name, found in cells.items()
-    }
-    return frames(rows, models), views
+    ]
+    return evidence(frames(rows, models), *views)
 
 
 def texts(figure: Figure) -> str:
@@ -171,7 +193,7 @@ def points(axes: Axes) -> list[tuple[str, list[float], list[float], list[float]]
 
 
 def test_motivation_shows_ours_and_the_papers_losses() -> None:
-    figure = figures.motivation(table("motivation", THIRDS))
+    figure = Motivation().figure(trained("motivation", THIRDS))
     sketch, _, ours, paper = figure.axes[:4]
     assert [y for _, _, (y,), _ in points(ours)] == pytest.approx([4.21, 4.19, 4.22, 4.30])
     assert [error for *_, (error,) in points(ours)] == pytest.approx([0.02] * 4)
@@ -183,14 +205,14 @@ def test_motivation_shows_ours_and_the_papers_losses() -> None:
 
 
 def test_motivation_over_seeds_has_their_mean_and_standard_error() -> None:
-    ours = figures.motivation(table("motivation", THIRDS, seeds=3)).axes[2]
+    ours = Motivation().figure(trained("motivation", THIRDS, seeds=3)).axes[2]
     _, _, (first,), (error,) = points(ours)[0]
     assert first == pytest.approx(4.21 + 0.01)
     assert error == pytest.approx(np.std([0.00, 0.01, 0.02], ddof=1) / math.sqrt(3))
 
 
 def test_the_right_axis_reads_losses_as_perplexities() -> None:
-    figure = figures.motivation(table("motivation", THIRDS))
+    figure = Motivation().figure(trained("motivation", THIRDS))
     figure.canvas.draw()
     ours = figure.axes[2]
     low, high = ours.child_axes[0].get_ylim()
@@ -198,7 +220,7 @@ def test_the_right_axis_reads_losses_as_perplexities() -> None:
 
 
 def test_sweep_has_a_line_for_each_schedule_and_a_level_for_uniform() -> None:
-    ours, paper = figures.sweep(table("sweep", SWEEP)).axes[:2]
+    ours, paper = Sweep().figure(trained("sweep", SWEEP)).axes[:2]
     series = {label: (x, y) for label, x, y, _ in points(ours)}
     assert series["cosine"][1] == pytest.approx([4.15, 4.1])
     assert series["cosine"][0] == pytest.approx([1.25, 1.5], abs=0.02)
@@ -212,11 +234,11 @@ def test_sweep_has_a_line_for_each_schedule_and_a_level_for_uniform() -> None:
 
 
 def test_allocation_lines_keep_the_budget_and_the_runs_widths() -> None:
-    trained = [400, 368, 336, 304, 272, 240]
-    figure = figures.allocation(6, 256, {"cosine-1.5-0.5": trained, "crown": [128, 256, 384, 384, 256, 128]})
+    run = [400, 368, 336, 304, 272, 240]
+    figure = widths(6, 256, {"cosine-1.5-0.5": run, "crown": [128, 256, 384, 384, 256, 128]})
     schedules, ratios, others = figure.axes[:3]
     lines = {line.get_label(): list(line.get_ydata()) for line in schedules.lines}
-    assert lines["cosine"] == trained
+    assert lines["cosine"] == run
     assert sum(lines["linear"]) == sum(lines["sigmoid"]) == sum(lines["uniform"]) == 6 * 256
     assert [line.get_ydata()[0] for line in ratios.lines][1:3] == [320, 352]  # 1.25 and 1.375 times 256
     assert [line.get_label() for line in others.lines] == ["uniform", "crown"]
@@ -225,7 +247,7 @@ def test_allocation_lines_keep_the_budget_and_the_runs_widths() -> None:
 
 
 def test_novelty_keeps_pretrained_models_and_runs_apart() -> None:
-    figure = figures.novelty([PRETRAINED, *RUNS], toy=True)
+    figure = LayerNovelty().figure(read([PRETRAINED, *RUNS], toy=True))
     pretrained_mlp, pretrained_block, run_mlp, run_block = figure.axes
     whole = {axes: [line for line in axes.lines if line.get_alpha() == 0.3] for axes in figure.axes}
     assert list(whole[pretrained_mlp][0].get_ydata()) == [0.0, 0.1, -0.1, 0.2]
@@ -241,12 +263,12 @@ def test_novelty_keeps_pretrained_models_and_runs_apart() -> None:
 def test_only_toy_results_are_stamped() -> None:
     for toy in (True, False):
         stamped = [
-            figures.motivation(table("motivation", THIRDS, toy=toy)),
-            figures.sweep(table("sweep", SWEEP, toy=toy)),
-            figures.novelty([PRETRAINED, *RUNS], toy=toy),
+            Motivation().figure(trained("motivation", THIRDS, toy=toy)),
+            Sweep().figure(trained("sweep", SWEEP, toy=toy)),
+            LayerNovelty().figure(read([PRETRAINED, *RUNS], toy=toy)),
         ]
         assert [style.TOY_STAMP in texts(figure) for figure in stamped] == [toy] * 3
-    assert style.TOY_STAMP not in texts(figures.novelty([PRETRAINED], toy=True))
+    assert style.TOY_STAMP not in texts(LayerNovelty().figure(read([PRETRAINED], toy=True)))
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -286,7 +308,7 @@ def test_equal_data_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = figures.allocation(6, 256)
+    figure = widths(6, 256)
     (tmp_path / "allocation.png").write_text("old")
     monkeypatch.setattr(figure, "savefig", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
@@ -299,5 +321,5 @@ def test_drawing_changes_no_global_setting() -> None:
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    figures.allocation(6, 256)
+    widths(6, 256)
     assert dict(mpl.rcParams) == before

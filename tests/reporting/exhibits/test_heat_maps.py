@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 
-from tlm_repro.reporting import heatmaps, style
+from tlm_repro.reporting import style
+from tlm_repro.reporting.exhibits import niah
 
 LABELS = ("uniform", "tapered")
 
 
 def table(found, *, seeds=1, scale="760m"):
-    """Rows of `needle.by_depth` from {(label, task, length): {depth: (found, needed)}}."""
+    """Rows of `niah.by_depth` from {(label, task, length): {depth: (found, needed)}}."""
     return pd.DataFrame(
         {"architecture": "transformer", "scale": scale, "label": label, "task": task, "length": length}
         | {"depth": depth, "seeds": seeds, "found": hits, "needed": needed}
@@ -51,7 +52,7 @@ SMALL = {
 
 
 def test_cells_are_the_shares_found():
-    figure = heatmaps.needle(table(SMALL), training=4096.0, toy=False)
+    figure = niah.draw(table(SMALL), training=4096.0, toy=False)
     found = meshes(figure)
     assert list(found) == ["S-NIAH-1, uniform", "MQ-NIAH, uniform", "S-NIAH-1, tapered", "MQ-NIAH, tapered"]
     assert found["S-NIAH-1, uniform"].tolist() == [[0.25, 0.0], [1.0, 0.5]]
@@ -63,7 +64,7 @@ def test_cells_are_the_shares_found():
 
 
 def test_counts_stand_in_the_cells_and_grey_and_marks_are_explained():
-    figure = heatmaps.needle(table(SMALL), training=4096.0, toy=False, conditions=["RoPE scaling: yarn."])
+    figure = niah.draw(table(SMALL), training=4096.0, toy=False, conditions=["RoPE scaling: yarn."])
     first = figure.axes[0]
     assert [text.get_text() for text in first.texts] == ["1/4", "0/4", "4/4", "2/4"]
     assert ticks(first.yaxis) == ["0 %", "100 %"]
@@ -71,30 +72,30 @@ def test_counts_stand_in_the_cells_and_grey_and_marks_are_explained():
     mark = "† longer than the training length of 4,096 tokens"
     assert notes(figure) == ["no needle in this cell", mark, "RoPE scaling: yarn."]
     whole = {key: places for key, places in SMALL.items() if key[0] == "uniform" and key[1] == "single_1"}
-    assert notes(heatmaps.needle(table(whole), training=math.nan, toy=False)) == []
+    assert notes(niah.draw(table(whole), training=math.nan, toy=False)) == []
 
 
 def test_many_depths_come_in_bins_of_a_tenth():
     depths = {place / 39: (place % 2, 1) for place in range(40)}
-    figure = heatmaps.needle(table({("uniform", "single_1", 4096): depths}), training=4096.0, toy=False)
+    figure = niah.draw(table({("uniform", "single_1", 4096): depths}), training=4096.0, toy=False)
     first = figure.axes[0]
     assert ticks(first.yaxis)[0] == "0–10 %"
     assert ticks(first.yaxis)[-1] == "90–100 %"
     assert [text.get_text() for text in first.texts] == ["2/4"] * 10
     edges = {0.0: (1, 1), 0.1: (0, 1), 0.95: (1, 1), 1.0: (0, 1)} | {0.3 + place / 100: (0, 1) for place in range(9)}
-    figure = heatmaps.needle(table({("uniform", "single_1", 4096): edges}), training=4096.0, toy=False)
+    figure = niah.draw(table({("uniform", "single_1", 4096): edges}), training=4096.0, toy=False)
     assert meshes(figure)["S-NIAH-1, uniform"][[0, 1, 9], 0].tolist() == [1.0, 0.0, 0.5]
 
 
 def test_seeds_and_toy_scale_are_told():
-    figure = heatmaps.needle(table(SMALL, seeds=3, scale="760m-toy"), training=128.0, toy=True)
+    figure = niah.draw(table(SMALL, seeds=3, scale="760m-toy"), training=128.0, toy=True)
     assert figure.get_suptitle() == "Transformer 760m-toy: needles found, by depth and length, 3 seeds added up"
     assert figure.get_supxlabel() == style.TOY_STAMP
 
 
 def test_equal_needles_give_equal_bytes(tmp_path):
     first, second = (
-        style.save(heatmaps.needle(table(SMALL), training=4096.0, toy=False), tmp_path / name / "map")
+        style.save(niah.draw(table(SMALL), training=4096.0, toy=False), tmp_path / name / "map")
         for name in ("one", "two")
     )
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tlm_repro.records.novelty import Mean
-from tlm_repro.reporting import depth as profiles
+from tlm_repro.reporting import profiles
 
 
 def test_depth_correlation_against_scipy_and_simulation():

@@ -7,39 +7,48 @@ import re
 import pandas as pd
 import pytest
 import record_files
+from exhibits import evidence, numbers
 
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import cells, formats, published, results, sheets, tables
-from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.reporting import formats, published, results, sheets
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.exhibits.main import PAPER_COLUMNS, Main
+from tlm_repro.reporting.exhibits.motivation import Motivation
+from tlm_repro.reporting.exhibits.novelty import LayerNovelty
+from tlm_repro.reporting.exhibits.sweep import Sweep
+from tlm_repro.reporting.published import NOT_PUBLISHED
 from tlm_repro.spec.metrics import ACCURACIES, MAIN_METRICS
 
 
 def case(experiment, suite, values, scale, toy=False):
-    """(results, view) from {(architecture, label): {metric: [a value a seed]}}, each with a standard error of 0.01."""
+    """Evidence from {(architecture, label): {metric: [a value a seed]}}, each with a standard error of 0.01."""
     rows, cells = [], []
     for (architecture, label), metrics in values.items():
         for seed in range(len(next(iter(metrics.values())))):
             run = f"{architecture} {label} {seed}"
             allocation = "cosine-1.5-0.5" if label == "tapered" else label
             labels = {"architecture": architecture, "scale": scale, "allocation": allocation, "seed": seed, "run": run}
-            cells.append({**labels, "label": label, "width": 128, "layers": 6})
+            curve = {} if label.startswith("wider") else numbers(allocation)
+            cells.append({**labels, **curve, "label": label, "width": 128, "layers": 6})
             rows += [
                 {**labels, "suite": suite, "metric": metric, "value": found[seed], "stderr": 0.01, "items": 9}
                 for metric, found in metrics.items()
             ]
-    return results.frames(rows, []), ExperimentView(experiment=experiment, toy=toy, config="test", cells=cells)
+    return evidence(
+        results.frames(rows, []), ExperimentView(experiment=experiment, toy=toy, config="test", cells=cells)
+    )
 
 
 SWEEP = {
     ("transformer", "uniform"): {"val_loss": [2.80, 2.82]},
     ("transformer", "cosine-1.5-0.5"): {"val_loss": [2.70, 2.74]},
-    ("transformer", "reverse-0.5-1.5"): {"val_loss": [2.90, 2.91]},
+    ("transformer", "cosine-1.9-0.1"): {"val_loss": [2.90, 2.91]},
 }
 
 
 def sweep_frame(scale="440m", toy=False):
-    return tables.sweep(*case("sweep", "validation", SWEEP, scale, toy)).set_index("allocation", drop=False)
+    return Sweep().table(case("sweep", "validation", SWEEP, scale, toy)).set_index("allocation", drop=False)
 
 
 def test_sweep_row_by_hand():
@@ -58,22 +67,22 @@ def test_published_values_stand_by_label_at_any_scale_and_say_so():
     frame = sweep_frame("demo", toy=True)
     assert frame.loc["uniform", "published_val_ppl"] == 16.28
     assert frame.loc["uniform", "published_scale"] == "440m"
-    assert math.isnan(frame.loc["reverse-0.5-1.5", "published_val_ppl"])
+    assert math.isnan(frame.loc["cosine-1.9-0.1", "published_val_ppl"])
     assert frame["toy"].all()
-    assert "Toy scale" in sheets.SHEETS["sweep"]("sweep", frame).caption
+    assert "Toy scale" in Sweep().sheet(frame).caption
 
 
 def test_motivation_goes_by_label():
     values = {("transformer", label): {"val_loss": [2.8]} for label in ("uniform", "wider-early")}
-    frame = tables.motivation(*case("motivation", "validation", values, "440m"))
+    frame = Motivation().table(case("motivation", "validation", values, "440m"))
     assert list(frame["published_val_ppl"]) == [16.28, 15.96]
     assert list(frame["basis"]) == ["evaluation", "evaluation"]
 
 
 def test_missing_evaluation_is_an_error():
-    found, view = case("sweep", "zero_shot", SWEEP, "440m")
+    found = case("sweep", "zero_shot", SWEEP, "440m")
     with pytest.raises(ArtifactError, match="run transformer uniform 0 has no validation evaluation"):
-        tables.sweep(found, view)
+        Sweep().table(found)
 
 
 def published_values():
@@ -88,7 +97,7 @@ def published_values():
 
 
 def test_main_gives_the_published_table_back():
-    frame = tables.main(*case("main", "zero_shot", published_values(), "760m"))
+    frame = Main().table(case("main", "zero_shot", published_values(), "760m"))
     levels = frame[frame["quantity"] == "level"].set_index(["architecture", "label"])
     reference = published.reference("table2_main").query("scale == '760m'").set_index(["arch", "allocation"])
     for metric in MAIN_METRICS:
@@ -104,8 +113,8 @@ def test_main_gives_the_published_table_back():
 
 def test_main_says_what_is_not_published_and_what_was_not_run():
     values = {("transformer", label): {"wikitext_ppl": [17.0], "piqa": [0.7]} for label in ("uniform", "tapered")}
-    frame = tables.main(*case("main", "zero_shot", values, "1.3b"))
-    sheet = sheets.SHEETS["main"]("main", frame)
+    frame = Main().table(case("main", "zero_shot", values, "1.3b"))
+    sheet = Main().sheet(frame)
     paper = sheet.text[sheet.text["Source"] == "paper"].iloc[0]
     assert paper["WikiText ppl ↓"] == "17.39"
     assert paper["PIQA % ↑"] == NOT_PUBLISHED
@@ -114,14 +123,17 @@ def test_main_says_what_is_not_published_and_what_was_not_run():
     assert ours["BoolQ % ↑"] == "not run"
 
 
+HEADINGS = {benchmark.column: benchmark.heading for benchmark in PAPER_COLUMNS}
+
+
 def test_shades_follow_the_sign_and_the_interval():
     values = {
         ("transformer", "uniform"): {"lambada_ppl": [20.0], "wikitext_ppl": [20.0], "piqa": [0.7], "boolq": [0.5]},
         ("transformer", "tapered"): {"lambada_ppl": [19.0], "wikitext_ppl": [21.0], "piqa": [0.71], "boolq": [0.49]},
     }
-    sheet = sheets.SHEETS["main"]("main", tables.main(*case("main", "zero_shot", values, "toy")))
+    sheet = Main().sheet(Main().table(case("main", "zero_shot", values, "toy")))
     tapered = sheet.tones[sheet.text["Allocation"] == "tapered"].iloc[0]
-    shades = [tapered[sheets.MAIN_TITLES[metric]] for metric in ("lambada_ppl", "wikitext_ppl", "piqa", "boolq")]
+    shades = [tapered[HEADINGS[metric]] for metric in ("lambada_ppl", "wikitext_ppl", "piqa", "boolq")]
     assert shades == ["better", "worse", "better-unclear", "worse-unclear"]
     assert not sheet.tones[sheet.text["Allocation"] == "uniform"].any(axis=None)
     text = formats.latex(sheet)
@@ -137,14 +149,14 @@ def test_csv_keeps_full_precision_and_names_what_is_missing():
     frame = sweep_frame("demo")
     back = pd.read_csv(io.StringIO(formats.csv(frame)), dtype={"published_val_ppl": str}).set_index("allocation")
     assert back.loc["cosine-1.5-0.5", "val_ppl"] == frame.loc["cosine-1.5-0.5", "val_ppl"]
-    assert back.loc["reverse-0.5-1.5", "published_val_ppl"] == NOT_PUBLISHED
+    assert back.loc["cosine-1.9-0.1", "published_val_ppl"] == NOT_PUBLISHED
     assert back.loc["uniform", "published_val_ppl"] == "16.28"
     wanted = "allocation,start,end,schedule,architecture,scale,seeds,val_loss,val_loss_se,val_ppl,val_ppl_se,"
     assert set((wanted + "published_val_ppl,published_val_loss").split(",")) <= {"allocation", *back.columns}
 
 
 def test_files_are_written_together_and_markdown_is_aligned(tmp_path):
-    paths = formats.write("sweep", sweep_frame(), tmp_path / "tables")
+    paths = formats.write(sweep_frame(), Sweep().sheet(sweep_frame()), tmp_path / "tables/sweep")
     assert sorted(path.name for path in paths) == sorted(path.name for path in (tmp_path / "tables").iterdir())
     rows = [line for line in paths[1].read_text().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
@@ -165,11 +177,14 @@ def test_novelty_table():
             "correlation": {"block": {"r": 1.0, "layers": 3}, "mlp": {"r": None, "layers": 0}},
         }
     )
-    row = tables.novelty([found], toy=False).iloc[0]
+    row = LayerNovelty().table(Evidence(results.frames([], []), {}, [found])).iloc[0]
     assert (row["model"], row["r_block"], row["layers_block"], row["tokens"]) == ("tiny", 1.0, 3, 64)
     assert row["r_block_se"] == pytest.approx(0.0, abs=1e-9)  # a straight line: r is at its maximum, its gradient zero
     assert math.isnan(row["r_mlp"])
-    assert sheets.SHEETS["novelty"]("novelty", tables.novelty([found], toy=False)).text.loc[0, "r MLP"] == "undefined"
+    assert (
+        LayerNovelty().sheet(LayerNovelty().table(Evidence(results.frames([], []), {}, [found]))).text.loc[0, "r MLP"]
+        == "undefined"
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,4 +192,4 @@ def test_novelty_table():
     [(5.8352, 0.0076, "5.84 ± 0.01"), (-0.5, math.nan, "−0.50"), (137_700_297.66, 1.09e8, "1.38e+08 ± 1.09e+08")],
 )
 def test_numbers_are_as_long_as_people_read_them(value, error, text):
-    assert cells.number(value, error) == text
+    assert sheets.number(value, error) == text

@@ -1,32 +1,33 @@
 """What a novelty file says about depth: correlations with their intervals, and the last third of the layers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
-
-import numpy as np
-from scipy import stats
 
 from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.records.novelty import Mean, Novelty
-from tlm_repro.statistics.estimates import Estimate, normal_interval
+from tlm_repro.reporting.lazy import np
+from tlm_repro.statistics.estimates import Estimate, normal_interval, quantile
 from tlm_repro.statistics.intervals import LEVEL
 
 Profile = Literal["block", "mlp", "norm_ratio"]
+RHO = {"mlp": r"$\rho_{\mathrm{MLP}}$", "block": r"$\rho_{\mathrm{block}}$"}
+SYMBOLS = {**RHO, "norm_ratio": r"$\|\mathrm{MLP}\|/\|h\|$"}
+LABELS = {**{kind: f"{rho}, mean cosine" for kind, rho in RHO.items()}, "norm_ratio": f"{SYMBOLS['norm_ratio']}, mean"}
 
 
-def correlations(found: Novelty) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
+def correlations(measured: Novelty) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
     """(r_block, r_MLP, r_MLP − r_block), None where one isn't defined.
 
     Intervals are the file's own, from resampled blocks of tokens. A file without them has those of
     `profile_correlation`, which take all cosines as independent.
     """
-    block = profile_correlation(found.block, found.correlation.block.r)
-    mlp = profile_correlation(found.mlp, found.correlation.mlp.r)
+    block = profile_correlation(measured.block, measured.correlation.block.r)
+    mlp = profile_correlation(measured.mlp, measured.correlation.mlp.r)
     difference = None
     if block is not None and mlp is not None:
         difference = normal_interval(mlp.mean - block.mean, math.hypot(mlp.stderr, block.stderr), 1, "tokens")
-    own = found.intervals
+    own = measured.intervals
     if own is None:
         return block, mlp, difference
     return resampled(block, own.block), resampled(mlp, own.mlp), resampled(difference, own.difference)
@@ -37,17 +38,17 @@ def resampled(estimate: Estimate | None, bounds: tuple[float, float] | None) -> 
     if estimate is None or bounds is None:
         return estimate
     half = (bounds[1] - bounds[0]) / 2
-    stderr = half / float(stats.norm.ppf((1 + LEVEL) / 2))
+    stderr = half / quantile(LEVEL)
     return Estimate(estimate.mean, stderr, half, estimate.seeds, estimate.basis, bounds)
 
 
-def late(found: Novelty, profile: Profile) -> tuple[float, float] | None:
+def late(measured: Novelty, profile: Profile) -> tuple[float, float] | None:
     """(mean, standard error) of a profile over `late_layers` that have it; None where none has.
 
     All layers read the same tokens, so their errors are taken as going together: the mean's is the mean of theirs,
     which is the most that it can be.
     """
-    values: Sequence[Mean | None] = getattr(found, profile) or ()
+    values: Sequence[Mean | None] = getattr(measured, profile) or ()
     chosen = [value for layer in late_layers(len(values)) if (value := values[layer]) is not None]
     if not chosen:
         return None
@@ -77,3 +78,16 @@ def profile_correlation(profile: Sequence[Mean | None], r: float | None) -> Esti
     depth, means = [float(index) for index, _ in layers], [layer.mean for _, layer in layers]
     errors = [math.nan if layer.stderr is None else layer.stderr for _, layer in layers]
     return normal_interval(r, depth_correlation(depth, means, errors)[1], 1, "tokens")
+
+
+def averages(items: Sequence[Novelty], kind: str) -> Iterator[tuple[float, float]]:
+    """(mean, standard error) a layer: over seeds, or of the one model over its tokens. NaN where it has no MLP."""
+    for layer in zip(*(getattr(item, kind) for item in items), strict=True):
+        cosines = [cosine for cosine in layer if cosine is not None]
+        if not cosines:
+            yield math.nan, math.nan
+        elif len(cosines) == 1:
+            yield cosines[0].mean, math.nan if cosines[0].stderr is None else cosines[0].stderr
+        else:
+            means = np.array([cosine.mean for cosine in cosines])
+            yield float(means.mean()), float(means.std(ddof=1) / math.sqrt(len(means)))

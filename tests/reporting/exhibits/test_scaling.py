@@ -1,16 +1,16 @@
 """Fits against NumPy's own and against simulated truth; gains by hand; what the figure draws."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
+from exhibits import evidence, numbers
 from scipy import stats
 
-from tlm_repro.artifacts.files import write_json
-from tlm_repro.errors import ConfigError
 from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import commands, formats, scaling, sheets
+from tlm_repro.reporting import formats
+from tlm_repro.reporting.exhibits import scaling
+from tlm_repro.reporting.exhibits.scaling import Scaling
 from tlm_repro.reporting.results import frames
 from tlm_repro.statistics.measurement import Measurement
 
@@ -87,7 +87,7 @@ def case(toy: bool = True):
         for seed, loss in enumerate(losses):
             run = f"{experiment} {scale} {label} {seed}"
             labels = {"architecture": "transformer", "scale": scale, "allocation": allocation, "seed": seed, "run": run}
-            cells[experiment].append({**labels, "label": label, "width": 64, "layers": 4})
+            cells[experiment].append({**labels, **numbers(allocation), "label": label, "width": 64, "layers": 4})
             rows.append(
                 {**labels, "suite": "validation", "metric": "val_loss", "value": loss, "stderr": 0.01, "items": 9}
             )
@@ -100,11 +100,11 @@ def case(toy: bool = True):
         for label, allocation, loss in zip(("uniform", "tapered"), ("uniform", "cosine-1.5-0.5"), losses, strict=True):
             add("main", scale, label, allocation, (loss, loss + 0.3), parameters)
     views = [ExperimentView(experiment=name, toy=toy, config="test", cells=found) for name, found in cells.items()]
-    return frames(rows, models), {view.experiment: view for view in views}
+    return evidence(frames(rows, models), *views)
 
 
 def test_rows_are_the_fits_ours_and_the_paper_s_and_the_pairs() -> None:
-    frame = scaling.table(*case())
+    frame = Scaling().table(case())
     ours, cosine, linear, sigmoid, small, large = (row for _, row in frame.iterrows())
     assert (ours["source"], ours["label"], ours["ratios"], ours["seeds"]) == ("ours", "cosine", 6, 2)
     assert ours["curvature"] == pytest.approx(0.5)
@@ -129,7 +129,7 @@ def test_the_published_cosine_has_its_minimum_near_one_and_a_half() -> None:
 
 
 def test_the_sheet_says_why_there_is_no_best_ratio() -> None:
-    sheet = sheets.SHEETS["scaling"]("scaling", scaling.table(*case()))
+    sheet = Scaling().sheet(Scaling().table(case()))
     text = sheet.text
     assert formats.latex(sheet).isascii()
     assert text.loc[3, "Best ratio"] == scaling.FLAT
@@ -138,7 +138,7 @@ def test_the_sheet_says_why_there_is_no_best_ratio() -> None:
 
 
 def test_the_figure_draws_gains_and_the_fit_through_the_losses() -> None:
-    ours, paper, pairs = scaling.figure(*case()).axes
+    ours, paper, pairs = Scaling().figure(case()).axes
     points_drawn = ours.containers[0][0]
     expected = parabola(0.5, 1.45)[0] - parabola(0.5, 1.45)[1:] - 0.005 * (np.array(RATIOS[1:]) - 1)
     assert list(points_drawn.get_ydata()) == pytest.approx(expected.tolist())
@@ -149,23 +149,17 @@ def test_the_figure_draws_gains_and_the_fit_through_the_losses() -> None:
 
 
 def test_models_of_one_size_stand_side_by_side() -> None:
-    results, views = case()
+    found = case()
+    results, views = found.results, found.views
     small = ExperimentView(
         **{**views["main"].model_dump(), "cells": [c for c in views["main"].cells if c.scale == "small"]}
     )
-    (panel,) = scaling.figure(results, {"main": small}).axes
+    (panel,) = Scaling().figure(evidence(results, small)).axes
     assert [label.get_text() for label in panel.get_xticklabels()] == ["1 k"]
     assert panel.get_xscale() == "linear"
 
 
 def test_without_a_sweep_or_pairs_there_is_nothing_to_show() -> None:
-    results, views = case()
-    assert scaling.table(results, {}).empty
-    assert set(scaling.table(results, {"main": views["main"]})["kind"]) == {"scale"}
-
-
-def test_an_unknown_trend_is_refused(tmp_path: Path) -> None:
-    view = {"kind": "view", "config": "test", "toy": True, "experiments": [], "files": []}
-    write_json(tmp_path / "view.json", view)
-    with pytest.raises(ConfigError, match="no trend is called 'other'; scaling"):
-        commands.trend_table(view=tmp_path / "view.json", out=tmp_path / "other.csv")
+    found = case()
+    assert Scaling().table(evidence(found.results)).empty
+    assert set(Scaling().table(evidence(found.results, found.views["main"]))["kind"]) == {"scale"}

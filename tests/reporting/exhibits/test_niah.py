@@ -8,9 +8,12 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import cells, commands, formats, needle, results, sheets
-from tlm_repro.reporting.results import NOT_PUBLISHED
+from tlm_repro.records.view import View
+from tlm_repro.reporting import commands, formats, sheets
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.exhibits import niah
+from tlm_repro.reporting.exhibits.niah import HeatMaps, Niah
+from tlm_repro.reporting.published import NOT_PUBLISHED
 
 SCORES = {
     "niah_multiquery_8192": (0.1, 0.1),
@@ -22,7 +25,13 @@ SCORES = {
 
 def frame(written, **changes):
     paths, view = written
-    return needle.table(results.load(paths), ExperimentView.model_validate(view | changes), needle.load(paths))
+    return Niah().table(Evidence.load(loaded(paths, view | changes)))
+
+
+def loaded(paths, view):
+    """The view of these files, with one experiment."""
+    common = {"kind": "view", "config": view["config"], "toy": view["toy"]}
+    return View.model_validate({**common, "experiments": [view], "files": paths})
 
 
 def wilson(successes, samples):
@@ -32,7 +41,7 @@ def wilson(successes, samples):
 
 def test_metrics_are_found_and_stand_in_the_papers_order():
     names = ["piqa", "val_loss", *SCORES, "niah_single_2_16384", "niah_new_1"]
-    assert [item.name for item in needle.metrics(names)] == [
+    assert [item.name for item in niah.metrics(names)] == [
         "niah_single_1_4096",
         "niah_single_1_8192",
         "niah_single_2_16384",
@@ -65,7 +74,7 @@ def test_seeds_are_averaged_and_the_difference_is_over_them(needle_files):
 
 
 def test_the_sheet_says_what_people_need(needle_files):
-    sheet = sheets.SHEETS["niah"]("niah", frame(needle_files(SCORES)))
+    sheet = Niah().sheet(frame(needle_files(SCORES)))
     text = sheet.text.set_index("Allocation")
     assert list(sheet.text.columns[4:]) == ["S-NIAH-1 4K", "S-NIAH-1 8K †", "S-NIAH-3 3,000", "MQ-NIAH 8K †"]
     low, high = (100 * bound for bound in stats.binomtest(9, 30).proportion_ci(method="wilson"))
@@ -81,15 +90,16 @@ def test_the_sheet_says_what_people_need(needle_files):
 
 def test_the_caption_names_toy_scale_rope_scaling_and_foreign_prompts(needle_files):
     table = frame(needle_files(SCORES, scale="760m-toy", rope="yarn", generator="lm_eval"), sequence_length=None)
-    caption = sheets.SHEETS["niah"]("niah", table).caption
-    assert cells.TOY in caption
+    caption = Niah().sheet(table).caption
+    assert sheets.TOY in caption
     assert "RoPE scaling: yarn." in caption
     assert "lm-eval's own" in caption
     assert "†" not in caption
 
 
 def test_three_files_are_written(needle_files, tmp_path):
-    csv, markdown, latex = formats.write("niah", frame(needle_files(SCORES)), tmp_path / "tables")
+    table = frame(needle_files(SCORES))
+    csv, markdown, latex = formats.write(table, Niah().sheet(table), tmp_path / "tables/niah")
     assert csv.read_text().count(NOT_PUBLISHED) == 3 * len(SCORES)
     assert len({len(line) for line in markdown.read_text().splitlines() if line.startswith("|")}) == 1
     text = latex.read_text()
@@ -100,25 +110,26 @@ def test_three_files_are_written(needle_files, tmp_path):
 
 def test_a_run_without_its_evaluation_is_named(needle_files):
     paths, view = needle_files(SCORES)
-    shown = ExperimentView.model_validate(view)
+    uniform_alone = Evidence.load(loaded(paths[: len(SCORES)], view))
     with pytest.raises(ArtifactError, match=r"run transformer_1\.3b_cosine-1\.5-0\.5_s0-\w+ has no niah evaluation"):
-        needle.table(results.load(paths[: len(SCORES)]), shown)
+        Niah().table(uniform_alone)
     with pytest.raises(ArtifactError, match=r"no file holds the needles of run transformer_1\.3b_cosine"):
-        needle.by_depth(needle.load(paths[: len(SCORES)]), shown)
+        niah.by_depth(uniform_alone.needles, uniform_alone.views["main"])
 
 
 def test_a_file_whose_needles_are_malformed_is_named(needle_files):
-    paths, _ = needle_files(
+    paths, view = needle_files(
         {"niah_single_1_4096": (0.5, 0.5)},
         details={"needles": {"niah_single_1_4096": [{"depth": 2, "found": 1, "needed": 1}]}},
     )
     with pytest.raises(ArtifactError, match=r"niah-\w+\.json: details\.needles\.niah_single_1_4096\.0\.depth: 2\."):
-        needle.load(paths)
+        Evidence.load(loaded(paths, view))
 
 
 def test_needles_are_added_up_over_seeds(needle_files):
     paths, view = needle_files(SCORES, seeds=(0, 1, 2))
-    table = needle.by_depth(needle.load(paths), ExperimentView.model_validate(view))
+    found = Evidence.load(loaded(paths, view))
+    table = niah.by_depth(found.needles, found.views["main"])
     assert table["label"].iloc[0] == "uniform"
     row = table.set_index(["label", "task", "length", "depth"]).loc[("tapered", "single_1", 8192, 0.5)]
     assert (row["seeds"], row["found"], row["needed"]) == (3, 27, 30)
@@ -157,15 +168,20 @@ def test_commands_write_the_table_the_figure_and_the_report(needle_files, view_f
     paths, view = needle_files(SCORES, scale="1.3b", suites=("niah", "zero_shot"))
     needles, runner = [path for path in paths if "niah" in path.name], CliRunner()
     figure = tmp_path / "figures/niah-transformer-1.3b.svg"
-    for arguments in (
-        ["niah-table", "--view", view_file(needles, view), "--out", str(tmp_path / "tables/niah.csv")],
-        ["niah-figure", "--view", view_file(needles, view), "--out", str(figure)],
-    ):
-        done = runner.invoke(commands.app, arguments)
+    heat_map = (HeatMaps, {"architecture": "transformer", "scale": "1.3b"})
+    for command, exhibit, out in (("table", (Niah, {}), tmp_path / "tables/niah.csv"), ("figure", heat_map, figure)):
+        done = runner.invoke(commands.app, [command, "--view", view_file(needles, view, exhibit), "--out", str(out)])
         assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["niah.csv", "niah.md", "niah.tex"]
     assert sorted(path.suffix for path in figure.parent.iterdir()) == [".pdf", ".png", ".svg"]
-    options = ["--view", view_file(paths, view), "--figure", str(figure), "--out", str(tmp_path / "report.html")]
+    options = [
+        "--view",
+        view_file(paths, view, (Niah, {}), heat_map),
+        "--figure",
+        str(figure),
+        "--out",
+        str(tmp_path / "report.html"),
+    ]
     done = runner.invoke(commands.app, ["report", *options])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "report.html").read_text()

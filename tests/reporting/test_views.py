@@ -1,7 +1,6 @@
 """What each table and figure shows: the right cells and files, written once, read back, refused when it's damaged."""
 
 import itertools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typer.testing import CliRunner
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.config.loading import load, parse
 from tlm_repro.errors import ArtifactError, ConfigError
-from tlm_repro.records.view import View
+from tlm_repro.records.view import Shapes, View
 from tlm_repro.reporting import commands
-from tlm_repro.study.grid import Grid, expand
-from tlm_repro.study.views import file_name, only_by_training, views, without
+from tlm_repro.reporting.registry import file_name, views
+from tlm_repro.study.grid import Grid, expand, needs_retraining
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = [STUDY, *(ROOT / f"config/{name}.yaml" for name in ("paper", "allocations"))]
@@ -27,9 +26,9 @@ def grid() -> Grid:
     return study_grid()
 
 
-def suites(view: dict[str, Any]) -> dict[str, int]:
+def suites(view: View) -> dict[str, int]:
     """Suite → how many of its files are read."""
-    names = [Path(path).name.rsplit("-", 1)[0] for path in view["files"] if "/evaluations/" in path]
+    names = [path.name.rsplit("-", 1)[0] for path in view.files if path.parts[1] == "evaluations"]
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
@@ -46,23 +45,23 @@ def test_each_reads_just_its_own_files(grid: Grid):
     }
     measured = [f"results/novelty/{name}.json" for name in grid.novelty]
     for name, view in found.items():
-        expected = measured if name in ("novelty", "claims", "report") else []
-        assert [path for path in view["files"] if "/novelty/" in path] == expected
-        assert len(set(view["files"])) == len(view["files"])
+        expected = measured if name in ("novelty", "novelty-pairs", "claims", "report") else []
+        assert [str(path) for path in view.files if path.parts[1] == "novelty"] == expected
+        assert len(set(view.files)) == len(view.files)
 
 
 def test_a_heat_map_has_the_cells_of_one_architecture(grid: Grid):
-    (view,) = views(grid)["niah-titans-760m-toy"]["experiments"]
-    assert [cell["label"] for cell in view["cells"]] == ["uniform", "tapered"]
-    assert {cell["architecture"] for cell in view["cells"]} == {"titans"}
-    assert view["sequence_length"] == grid.config.training.sequence_length
+    (view,) = views(grid)["niah-titans-760m-toy"].experiments
+    assert [cell.label for cell in view.cells] == ["uniform", "tapered"]
+    assert {cell.architecture for cell in view.cells} == {"titans"}
+    assert view.sequence_length == grid.config.training.sequence_length
 
 
 def test_figure_3_leaves_other_papers_allocations_to_their_own_figure(grid: Grid):
-    widths = views(grid)["allocation"]["shapes"]["widths"]
+    widths = views(grid)["allocation"].shapes.widths
     assert {name.split("-")[0] for name in widths} == {"uniform", "cosine", "linear", "sigmoid", "thirds"}
-    alone = views(expand(load(ROOT / "config/allocations.yaml")))["allocation"]["shapes"]
-    assert alone == {"layers": 24, "width": 3712, "widths": {}}
+    alone = views(expand(load(ROOT / "config/allocations.yaml")))["allocation"].shapes
+    assert alone == Shapes(layers=24, width=3712, widths={})
 
 
 def names(grid: Grid) -> dict[str, str]:
@@ -72,7 +71,7 @@ def names(grid: Grid) -> dict[str, str]:
 ALL = set(views(study_grid()))
 EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "what only says how it runs": ({"trainer": {"checkpoint_seconds": 5}}, {"report"}),
-    "without novelty": ({"novelty": None}, {"novelty", "claims", "report"}),
+    "without novelty": ({"novelty": None}, {"novelty", "novelty-pairs", "claims", "report"}),
     "a second seed": ({"seeds": [0, 1]}, ALL - {"allocation"}),
     "another name": ({"name": "other"}, ALL),
 }
@@ -94,9 +93,7 @@ def test_the_command_writes_what_the_workflow_expects_and_it_is_read_back(path: 
     assert {path.name for path in tmp_path.iterdir()} == set(names(grid).values())
     for view, content in views(grid).items():
         read = View.read(tmp_path / file_name(view, content))
-        assert [str(path) for path in read.files] == content["files"]
-        cells = [[cell.model_dump() for cell in experiment.cells] for experiment in read.experiments]
-        assert cells == [experiment["cells"] for experiment in content["experiments"]]
+        assert read == content
         assert (read.config, read.toy) == (grid.config.name, grid.config.toy)
         assert (read.settings is not None) == (view == "report")
     assert parse(View.read(next(tmp_path.glob("report-*"))).configuration(), "report") == grid.config
@@ -117,7 +114,7 @@ DAMAGE = {
 def test_a_damaged_file_is_named_with_what_is_wrong(grid: Grid, damage: str, tmp_path: Path):
     change, message = DAMAGE[damage]
     path = tmp_path / "view.json"
-    path.write_text(change(json.dumps(views(grid)["motivation"])))
+    path.write_text(change(views(grid)["motivation"].model_dump_json()))
     with pytest.raises(ArtifactError, match=message) as error:
         commands.table(view=path, out=tmp_path / "motivation.csv")
     assert str(path) in str(error.value)
@@ -126,23 +123,30 @@ def test_a_damaged_file_is_named_with_what_is_wrong(grid: Grid, damage: str, tmp
 
 
 MISTAKEN: list[tuple[Any, str, str]] = [
-    (commands.table, "scaling", "one experiment is expected, the file has sweep, main"),
-    (commands.niah_table, "novelty", "one experiment is expected, the file has none"),
-    (commands.figure, "main", "experiment 'main' has no figure; motivation, sweep, allocations have one"),
-    (commands.allocation_figure, "sweep", "has no 'shapes': pass results/views/allocation-*.json"),
+    (commands.table, "allocation", "exhibit 'allocation' has no table"),
+    (commands.table, "claims", "the file is the view of no exhibits. Pass that of one table or figure"),
+    (commands.table, "report", "the file is the view of "),
+    (commands.figure, "main", "exhibit 'main' has no figure"),
 ]
 
 
 @pytest.mark.parametrize(("command", "view", "message"), MISTAKEN, ids=[view for _, view, _ in MISTAKEN])
 def test_the_view_of_something_else_is_refused(grid: Grid, command: Any, view: str, message: str, tmp_path: Path):
-    write_json(tmp_path / "view.json", views(grid)[view])
+    content = views(grid)[view].model_dump(mode="json") | {"files": []}
+    write_json(tmp_path / "view.json", content)
     with pytest.raises(ConfigError, match=re.escape(message)):
         command(view=tmp_path / "view.json", out=tmp_path / "out.csv")
 
 
+def test_figure_3_needs_its_own_view(grid: Grid, tmp_path: Path):
+    write_json(tmp_path / "view.json", views(grid)["allocation"].model_dump(mode="json") | {"shapes": None})
+    with pytest.raises(ConfigError, match=re.escape("has no 'shapes'. Pass results/views/allocation-*.json")):
+        commands.figure(view=tmp_path / "view.json", out=tmp_path / "allocation.svg")
+
+
 def test_a_report_needs_its_own_view(grid: Grid, tmp_path: Path):
-    write_json(tmp_path / "view.json", views(grid)["claims"])
-    with pytest.raises(ConfigError, match=re.escape("has no 'settings': pass results/views/report-*.json")):
+    write_json(tmp_path / "view.json", views(grid)["claims"].model_dump(mode="json"))
+    with pytest.raises(ConfigError, match=re.escape("has no 'settings'. Pass results/views/report-*.json")):
         commands.report(view=tmp_path / "view.json", figures=[], out=tmp_path / "report.html")
 
 
@@ -154,10 +158,10 @@ def test_novelty_is_left_out_where_just_the_evaluations_of_its_run_are_there(gri
     there |= {f"models/{run}/manifest.json": trained, f"novelty/{file}.json": measured}
     for name in (name for name, exists in there.items() if exists):
         write_json(tmp_path / name, {})
-    left_out = only_by_training(grid, tmp_path)
+    left_out = needs_retraining(grid, tmp_path)
     assert left_out == ([file] if present == (True, False, False) else [])
-    shown = views(without(grid, left_out))["claims"]["files"]
-    assert (f"results/novelty/{file}.json" in shown) is not bool(left_out)
+    shown = views(grid.without(left_out))["claims"].files
+    assert (Path(f"results/novelty/{file}.json") in shown) is not bool(left_out)
 
 
 def test_a_run_that_lacks_one_of_its_evaluations_is_still_to_be_trained(grid: Grid, tmp_path: Path):
@@ -165,4 +169,4 @@ def test_a_run_that_lacks_one_of_its_evaluations_is_still_to_be_trained(grid: Gr
     first, *others = grid.suites[run]
     assert others
     write_json(tmp_path / f"evaluations/{run}/{first}.json", {})
-    assert only_by_training(grid, tmp_path) == []
+    assert needs_retraining(grid, tmp_path) == []

@@ -1,16 +1,21 @@
 """Who leads when: quarters and differences by hand, files without a curve, and what the figure draws."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from exhibits import evidence
 
 from tlm_repro.records.evaluation import Curve
 from tlm_repro.records.view import ExperimentView
-from tlm_repro.reporting import curves, formats, sheets
-from tlm_repro.reporting.results import Results, frames
+from tlm_repro.reporting import formats
+from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.exhibits import curves
+from tlm_repro.reporting.exhibits.curves import Curves
+from tlm_repro.reporting.results import frames
 
 STEPS = 8
 
@@ -21,9 +26,7 @@ def curve(losses: list[float], step: int = 1) -> dict[str, Any]:
     return {"step": steps, "tokens": [100 * each for each in steps], "loss": losses, "validation": held_out}
 
 
-def case(
-    found: dict[tuple[str, int], dict[str, Any] | None], toy: bool = True
-) -> tuple[Results, dict[str, ExperimentView]]:
+def case(found: dict[tuple[str, int], dict[str, Any] | None], toy: bool = True) -> Evidence:
     """(label, seed) → curve; training takes 7 FLOPs a token."""
     cells, models, held = [], [], {}
     for (label, seed), content in found.items():
@@ -35,7 +38,7 @@ def case(
             held[run] = Curve.model_validate(content)
     view = ExperimentView(experiment="main", toy=toy, config="test", cells=cells)
     results = frames([], models)
-    return Results(results.metrics, results.models, curves=held), {"main": view}
+    return evidence(replace(results, curves=held), view)
 
 
 UNIFORM = [4.0, 3.8, 3.6, 3.5, 3.4, 3.3, 3.2, 3.1]
@@ -50,7 +53,7 @@ ONE = {("uniform", 0): curve(UNIFORM), ("tapered", 0): moved()}
 
 
 def test_quarters_by_hand() -> None:
-    rows = curves.table(*case(ONE))
+    rows = Curves().table(case(ONE))
     assert list(rows["tokens"]) == [200, 400, 600, 800]
     assert list(rows["training_flops"]) == [1400, 2800, 4200, 5600]
     assert list(rows["uniform"]) == pytest.approx([3.9, 3.55, 3.35, 3.15])
@@ -63,29 +66,30 @@ def test_quarters_by_hand() -> None:
 def test_over_seeds_the_interval_is_student_s() -> None:
     seeds = {("uniform", seed): curve(UNIFORM) for seed in range(3)}
     seeds |= {("tapered", seed): moved(shift) for seed, shift in enumerate((-0.1, 0.0, 0.1))}
-    last = curves.table(*case(seeds)).iloc[-1]
+    last = Curves().table(case(seeds)).iloc[-1]
     assert last["difference"] == pytest.approx(-0.3)
     assert last["difference_interval"] == pytest.approx(4.302653 * 0.1 / math.sqrt(3))
     assert (last["seeds"], last["basis"], last["leader"]) == (3, "seeds", "tapered")
 
 
 def test_only_runs_with_the_same_steps_are_compared() -> None:
-    assert curves.table(*case({**ONE, ("tapered", 0): None})).empty
-    assert curves.table(*case({**ONE, ("tapered", 0): curve(UNIFORM, step=2)})).empty
+    assert Curves().table(case({**ONE, ("tapered", 0): None})).empty
+    assert Curves().table(case({**ONE, ("tapered", 0): curve(UNIFORM, step=2)})).empty
     partly = {**ONE, ("uniform", 1): curve(UNIFORM), ("tapered", 1): None}
-    assert set(curves.table(*case(partly))["seeds"]) == {1}
-    assert curves.table(case(ONE)[0], {}).empty
+    assert set(Curves().table(case(partly))["seeds"]) == {1}
+    assert Curves().table(evidence(case(ONE).results)).empty
 
 
 def test_files_without_curves_make_a_table_that_says_so(tmp_path: Path) -> None:
-    paths = formats.write("curves", curves.table(*case({**ONE, ("tapered", 0): None})), tmp_path)
+    table = Curves().table(case({**ONE, ("tapered", 0): None}))
+    paths = formats.write(table, Curves().sheet(table), tmp_path / "curves")
     assert [path.stat().st_size > 0 for path in paths] == [True] * 3
     assert "no training curve in these evaluation files" in paths[1].read_text()
     assert paths[0].read_text().startswith("architecture,scale,label")
 
 
 def test_the_sheet_says_that_a_lead_rests_on_one_run() -> None:
-    sheet = sheets.SHEETS["curves"]("curves", curves.table(*case(ONE)))
+    sheet = Curves().sheet(Curves().table(case(ONE)))
     text = sheet.text
     assert formats.latex(sheet).isascii()
     assert list(text["Leads"]) == ["uniform (one run)", "unclear (one run)", "tapered (one run)", "tapered (one run)"]
@@ -93,7 +97,7 @@ def test_the_sheet_says_that_a_lead_rests_on_one_run() -> None:
 
 
 def test_the_figure_draws_both_curves_and_their_difference() -> None:
-    above, below = curves.figure(*case(ONE)).axes[:2]
+    above, below = Curves().figure(case(ONE)).axes[:2]
     lines = {line.get_label(): line for line in above.lines}
     assert list(lines["uniform"].get_ydata()) == UNIFORM
     assert list(lines["tapered"].get_xdata()) == [100 * (step + 1) for step in range(STEPS)]
@@ -106,7 +110,7 @@ def test_the_figure_draws_both_curves_and_their_difference() -> None:
 
 
 def test_a_figure_without_curves_says_so() -> None:
-    figure = curves.figure(*case({**ONE, ("tapered", 0): None}))
+    figure = Curves().figure(case({**ONE, ("tapered", 0): None}))
     assert [text.get_text() for text in figure.texts if text.get_text() == curves.NO_CURVES]
     assert not any(axes.get_visible() for axes in figure.axes)
 
