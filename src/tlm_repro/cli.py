@@ -1,6 +1,6 @@
 """The command line: a command parses, calls one function and reports errors in one line.
 
-The workflow's rules call these commands; a logged command can be run again by hand, anywhere. Heavy imports stand
+The workflow's rules call these commands; a logged command can be run again by hand, anywhere. Heavy imports are
 inside the commands, so that `--help` and the commands without tensors stay instant.
 """
 
@@ -85,51 +85,27 @@ def pretrain(
     data: DataManifest,
     checkpoints: Annotated[Path, typer.Option(help="Folder of the resumable state.")],
     out: Out,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that share the global batch, on each node.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of a SLURM job.")] = 1,
-    micro_batch_sequences: Annotated[
-        int, typer.Option(min=0, help="Sequences in one forward pass; 0: the whole share.")
-    ] = 0,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 600,
-    stop_before_seconds: Annotated[
-        float, typer.Option(min=0, help="In a SLURM job: save and stop so long before its time limit.")
-    ] = 120,
-    validations: Annotated[
-        int, typer.Option(min=1, help="Validation losses, evenly spaced, the last at the end.")
-    ] = 10,
-    validation_tokens: Annotated[int, typer.Option(min=1, help="Held-out tokens for each of them.")] = 262_144,
-    compile: Annotated[bool, typer.Option("--compile", help="Run each layer through torch.compile.")] = False,
-    activation_checkpointing: Annotated[
-        bool, typer.Option("--activation-checkpointing", help="Compute layers again on the way back, to save memory.")
-    ] = False,
-    tracker: Annotated[
-        list[str] | None, typer.Option(help="Where curves go: tensorboard, wandb; may be given twice.")
-    ] = None,
-    tracking: Annotated[Path, typer.Option(help="Folder of what trackers write.")] = Path("logs"),
+    execution: Annotated[
+        str,
+        typer.Option(
+            help="How to run it, as JSON with keys of `hardware` and `trainer` (config/README.md). Missing keys have "
+            "their defaults."
+        ),
+    ] = "{}",
 ) -> None:
-    """Trains one model, or goes on from its newest checkpoint."""
+    """Trains one model, or resumes it from its newest checkpoint."""
     from tlm_repro.records.manifests import DataManifest
+    from tlm_repro.spec.execution import Execution
     from tlm_repro.training.slurm import start_processes
 
-    DataManifest.read(data, verify="sha256")  # once, for all processes: it is remembered
-    start_processes(sys.argv[1:], processes=processes, nodes=nodes)
+    how = Execution.from_json(execution, "--execution")
+    DataManifest.read(data, verify="sha256")  # once for all processes, which reuse the result
+    start_processes(sys.argv[1:], processes=how.processes_per_node, nodes=how.nodes)
     from tlm_repro.data.shards import TokenData
     from tlm_repro.spec.run import RunSpec
-    from tlm_repro.training.options import TrainerOptions
     from tlm_repro.training.trainer import pretrain as train
 
-    options = TrainerOptions(
-        micro_batch_sequences=micro_batch_sequences or None,
-        checkpoint_seconds=checkpoint_seconds,
-        stop_before_seconds=stop_before_seconds,
-        validations=validations,
-        validation_tokens=validation_tokens,
-        compile=compile,
-        activation_checkpointing=activation_checkpointing,
-        trackers=tuple(tracker or ()),
-        tracking=tracking,
-    )
-    train(RunSpec.from_json(spec), TokenData.open(data), folder=out.parent, checkpoints=checkpoints, options=options)
+    train(RunSpec.from_json(spec), TokenData.open(data), folder=out.parent, checkpoints=checkpoints, execution=how)
 
 
 @app.command()

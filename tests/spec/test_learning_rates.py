@@ -1,9 +1,8 @@
 import math
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from torch import nn
-from torch.optim import SGD
 
 from tlm_repro.spec.learning_rates import Cosine, WarmedUp, WarmupStableDecay
 
@@ -30,19 +29,26 @@ def test_warm_up_may_take_the_whole_run() -> None:
     assert rates(Cosine(peak=1.0, warmup_ratio=1), 2) == [0.5, 1.0]
 
 
-@pytest.mark.process
-def test_the_cosine_equals_the_schedule_of_transformers() -> None:
-    from transformers import get_cosine_with_min_lr_schedule_with_warmup
+def rates_of_transformers(name: str, steps: int, **keys: Any) -> list[float]:
+    """Those of `transformers.get_<name>`, with a peak of 3e-4."""
+    import transformers
+    from torch import nn
+    from torch.optim import SGD
 
     optimizer = SGD([nn.Parameter()], lr=3e-4)
-    theirs = get_cosine_with_min_lr_schedule_with_warmup(
-        optimizer, num_warmup_steps=7, num_training_steps=50, min_lr_rate=0.1
-    )
-    schedule = Cosine(peak=3e-4, warmup_ratio=7 / 50)
-    for step in range(1, 51):
+    schedule = getattr(transformers, f"get_{name}")(optimizer, num_training_steps=steps, **keys)
+    rates = []
+    for _ in range(steps):
         optimizer.step()
-        theirs.step()
-        assert schedule.rate(step, 50) == pytest.approx(theirs.get_last_lr()[0], rel=1e-9)
+        schedule.step()
+        rates += schedule.get_last_lr()
+    return rates
+
+
+@pytest.mark.process
+def test_the_cosine_equals_the_schedule_of_transformers() -> None:
+    theirs = rates_of_transformers("cosine_with_min_lr_schedule_with_warmup", 50, num_warmup_steps=7, min_lr_rate=0.1)
+    assert rates(Cosine(peak=3e-4, warmup_ratio=7 / 50), 50) == pytest.approx(theirs, rel=1e-9)
 
 
 def test_warm_up_then_stable_then_one_minus_the_root() -> None:
@@ -54,24 +60,11 @@ def test_warm_up_then_stable_then_one_minus_the_root() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(("final_ratio", "first"), [(0.0, 1), (0.1, 5)])
 def test_wsd_equals_the_schedule_of_transformers(final_ratio: float, first: int) -> None:
-    from transformers import get_wsd_schedule
-
     """Theirs warms up from the final rate instead of 0."""
-    optimizer = SGD([nn.Parameter()], lr=3e-4)
-    theirs = get_wsd_schedule(
-        optimizer,
-        num_warmup_steps=5,
-        num_decay_steps=10,
-        num_training_steps=50,
-        decay_type="1-sqrt",
-        min_lr_ratio=final_ratio,
-    )
-    schedule = WarmupStableDecay(peak=3e-4, warmup_ratio=0.1, decay_ratio=0.2, final_ratio=final_ratio)
-    for step in range(1, 51):
-        optimizer.step()
-        theirs.step()
-        if step >= first:
-            assert schedule.rate(step, 50) == pytest.approx(theirs.get_last_lr()[0], rel=1e-9)
+    keys = {"num_warmup_steps": 5, "num_decay_steps": 10, "decay_type": "1-sqrt", "min_lr_ratio": final_ratio}
+    theirs = rates_of_transformers("wsd_schedule", 50, **keys)
+    ours = rates(WarmupStableDecay(peak=3e-4, warmup_ratio=0.1, decay_ratio=0.2, final_ratio=final_ratio), 50)
+    assert ours[first - 1 :] == pytest.approx(theirs[first - 1 :], rel=1e-9)
 
 
 def test_decay_may_follow_the_warm_up_at_once() -> None:

@@ -11,9 +11,15 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from tlm_repro.spec.execution import Execution
 from tlm_repro.spec.run import RunSpec
 
 Launch = Callable[..., ForkServerProcess]
+
+
+def untracked(**keys: Any) -> Execution:
+    """How a run is executed; no tracker writes into the current folder."""
+    return Execution(**{"trackers": (), **keys})
 
 
 def finish(process: ForkServerProcess) -> int | None:

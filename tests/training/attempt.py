@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attempts import untracked
+
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import TLMError
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import compilation
-from tlm_repro.training.trainer import TrainerOptions, pretrain
+from tlm_repro.training.trainer import pretrain
 
 
 def attempt(spec: str, manifest: str, place: str, options: dict[str, Any], environment: dict[str, str]) -> None:
@@ -29,7 +31,7 @@ def attempt(spec: str, manifest: str, place: str, options: dict[str, Any], envir
             TokenData.open(Path(manifest)),
             folder=folder / "run",
             checkpoints=folder / "checkpoints",
-            options=TrainerOptions(**options),
+            execution=untracked(**options),
         )
     except TLMError as error:
         (folder / f"error-{environment.get('RANK', 0)}.txt").write_text(str(error))

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from attempts import untracked
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import arithmetic_of
 from tlm_repro.errors import ArtifactError
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.attempt import ATTEMPT, Attempt
-from tlm_repro.training.trainer import TrainerOptions, pretrain
+from tlm_repro.training.trainer import pretrain
 
 
 def test_training_says_who_trains(periodic_data: TokenData, tiny_run: Callable[..., RunSpec], place: dict[str, Path]):
     before = time.time()
-    pretrain(tiny_run(steps=2), periodic_data, options=TrainerOptions(), **place)
+    pretrain(tiny_run(steps=2), periodic_data, execution=untracked(), **place)
     attempt = Attempt.from_values(json.loads((place["checkpoints"] / ATTEMPT).read_text()))
     assert (attempt.device, attempt.processes, attempt.arithmetic) == ("cpu", 1, "fp32")
     assert (attempt.host, attempt.pid) == (platform.node(), os.getpid())

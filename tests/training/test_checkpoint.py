@@ -185,6 +185,6 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"No space left on device.*make room .* no earlier one exists"):
+    with pytest.raises(CheckpointError, match=r"No space left on device.*free some space .* no earlier one exists"):
         save(Checkpoints(tmp_path, "run-a"), 4, trained(1))
     assert names(tmp_path) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from attempts import untracked
 from plain_training import by_hand
 from safetensors.torch import load_file
 from torch import nn
@@ -18,10 +19,10 @@ from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ArtifactError, DivergenceError
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import trainer
-from tlm_repro.training.trainer import TrainerOptions, pretrain
+from tlm_repro.training.trainer import pretrain
 
 Run = Callable[..., RunSpec]
-EACH_STEP = TrainerOptions(validations=1, checkpoint_seconds=0)
+EACH_STEP = untracked(validations=1, checkpoint_seconds=0)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_skipped_batch_changes_nothing_and_is_recorded(
     # Step 4 ends a period of the second and third level, step 7 is in the middle of every one.
     spec = tiny_run(steps=10, eps=1e-4, skip_nonfinite=2, model={"architecture": architecture})
     poisoned({4, 7})
-    summary = pretrain(spec, periodic_data, **place, options=EACH_STEP)
+    summary = pretrain(spec, periodic_data, **place, execution=EACH_STEP)
     found = load_file(place["folder"] / "model" / "model.safetensors")
     wanted = by_hand(spec, periodic_data, frozenset({4, 7}))
     for name, tensor in found.items():
@@ -76,7 +77,7 @@ def test_one_more_than_allowed_stops_the_run(
 ) -> None:
     poisoned({3, 5})
     with pytest.raises(DivergenceError, match=r"step 5: the loss is nan, .* after 1 skipped batches; .*step-00000004"):
-        pretrain(tiny_run(skip_nonfinite=1), periodic_data, **place, options=EACH_STEP)
+        pretrain(tiny_run(skip_nonfinite=1), periodic_data, **place, execution=EACH_STEP)
 
 
 def test_the_number_skipped_survives_a_restart(
@@ -85,11 +86,11 @@ def test_the_number_skipped_survives_a_restart(
     spec = tiny_run(skip_nonfinite=1)
     poisoned({3, 5})
     with pytest.raises(DivergenceError, match="step 5"):
-        pretrain(spec, periodic_data, **place, options=EACH_STEP)
+        pretrain(spec, periodic_data, **place, execution=EACH_STEP)
     (place["checkpoints"] / "diverged.json").unlink()
     poisoned({1})  # the first step of the second attempt, step 5 of the run
     with pytest.raises(DivergenceError, match=r"step 5: .* after 1 skipped batches"):
-        pretrain(spec, periodic_data, **place, options=EACH_STEP)
+        pretrain(spec, periodic_data, **place, execution=EACH_STEP)
 
 
 def test_a_run_that_diverged_says_so_at_once_until_its_note_is_deleted(
@@ -102,7 +103,7 @@ def test_a_run_that_diverged_says_so_at_once_until_its_note_is_deleted(
     spec, note = tiny_run(), place["checkpoints"] / "diverged.json"
     poisoned({5})
     with pytest.raises(DivergenceError, match="step 5"):
-        pretrain(spec, periodic_data, **place, options=EACH_STEP)
+        pretrain(spec, periodic_data, **place, execution=EACH_STEP)
     assert read_json(note)["step"] == 4
     poisoned(set())
     with monkeypatch.context() as patch:
@@ -110,9 +111,9 @@ def test_a_run_that_diverged_says_so_at_once_until_its_note_is_deleted(
         with pytest.raises(
             DivergenceError, match=r"earlier attempt diverged.*step 5: the loss is nan.*delete .*diverged\.json"
         ):
-            pretrain(spec, periodic_data, **place, options=EACH_STEP)
+            pretrain(spec, periodic_data, **place, execution=EACH_STEP)
     note.unlink()
-    pretrain(spec, periodic_data, **place, options=EACH_STEP)
+    pretrain(spec, periodic_data, **place, execution=EACH_STEP)
     assert [row["step"] for row in rows(place["folder"])] == list(range(1, 13))
 
 
@@ -120,7 +121,7 @@ def test_a_note_that_is_not_one_is_named(tiny_run: Run, periodic_data: TokenData
     place["checkpoints"].mkdir()
     (place["checkpoints"] / "diverged.json").write_text("[]")
     with pytest.raises(ArtifactError, match=r"diverged\.json should say how the run diverged"):
-        pretrain(tiny_run(), periodic_data, **place, options=EACH_STEP)
+        pretrain(tiny_run(), periodic_data, **place, execution=EACH_STEP)
 
 
 def test_skipping_is_part_of_a_run_only_where_it_is_allowed(tiny_run: Run) -> None:

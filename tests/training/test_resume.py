@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import Launch, finish, rows, steps_seen, stop_at, together, weights
+from attempts import Launch, finish, rows, steps_seen, stop_at, together, untracked, weights
 from safetensors.torch import load_file
 
 from tlm_repro.artifacts.manifest import read_manifest
@@ -40,7 +40,7 @@ def test_a_run_killed_and_stopped_ends_in_the_same_bits(
         tmp_path / "calm",
         tmp_path / "rough",
     )
-    options = {"micro_batch_sequences": micro_batch, "validations": 4, "checkpoint_seconds": 0.0}
+    options = {"micro_batch_sequences": micro_batch, "validations": 4, "checkpoint_seconds": 0}
     undisturbed = launch(spec, calm, **options)
     moments = random.Random(micro_batch)
 
@@ -50,7 +50,7 @@ def test_a_run_killed_and_stopped_ends_in_the_same_bits(
     second = launch(spec, rough, **options)
     assert stop_at(second, rough, 25, signal.SIGKILL, moments.uniform(0, 0.05)) == -signal.SIGKILL
     # And one at the signal alone.
-    third = launch(spec, rough, **{**options, "checkpoint_seconds": 600.0})
+    third = launch(spec, rough, **{**options, "checkpoint_seconds": 600})
     assert stop_at(third, rough, 45, signal.SIGTERM) == 75
     message = (rough / "error-0.txt").read_text()
     assert "stopped by SIGTERM after step" in message
@@ -103,7 +103,7 @@ def test_five_kills_at_random_moments_leave_no_trace(
 ) -> None:
     """Twenty in all four cases, SIGKILL and SIGTERM mixed; one of two processes is hit, the other ends by itself."""
     spec, calm, rough = tiny_run(steps=100, batch_sequences=4 * processes), tmp_path / "calm", tmp_path / "rough"
-    options = {"micro_batch_sequences": micro_batch, "validations": 2, "checkpoint_seconds": 0.0}
+    options = {"micro_batch_sequences": micro_batch, "validations": 2, "checkpoint_seconds": 0}
     begin = attempts_of(launch, processes)
     undisturbed = begin(spec, calm, **options)
     assert [finish(process) for process in undisturbed] == [0] * processes
@@ -154,9 +154,10 @@ def test_a_rank_that_dies_ends_the_launch_within_seconds(
 ) -> None:
     """Through the command and torchrun, as a cluster runs it; nobody stays behind."""
     spec, manifest = tiny_run(steps=5_000, warmup_steps=1), periodic_data.manifest.folder / "manifest.json"
-    command = [sys.executable, "-m", "tlm_repro", "pretrain", "--processes", "2", "--spec", spec.to_json()]
+    command = [sys.executable, "-m", "tlm_repro", "pretrain", "--spec", spec.to_json()]
     command += ["--data", str(manifest), "--checkpoints", str(tmp_path / "checkpoints")]
-    command += ["--out", str(tmp_path / "run" / "manifest.json"), "--validations", "1"]
+    command += ["--out", str(tmp_path / "run" / "manifest.json")]
+    command += ["--execution", untracked(processes=2, validations=1).to_json()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (tmp_path / "log").open("w") as log:
         launcher = subprocess.Popen(command, stdout=log, stderr=log, env=environment)

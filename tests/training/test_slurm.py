@@ -90,7 +90,7 @@ def test_processes_of_one_node_start_through_torchrun():
 
 @pytest.mark.usefixtures("became")
 def test_several_nodes_need_a_job():
-    with pytest.raises(ConfigError, match=r"--nodes 2.*SLURM_JOB_ID"):
+    with pytest.raises(ConfigError, match=r"nodes: 2.*SLURM_JOB_ID"):
         scheduler.start_processes(["pretrain"], processes=4, nodes=2)
 
 

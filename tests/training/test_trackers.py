@@ -9,10 +9,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ConfigError
+from tlm_repro.spec.execution import Execution
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import trackers, trainer
 from tlm_repro.training.metrics import read_rows
-from tlm_repro.training.trainer import TrainerOptions, pretrain
+from tlm_repro.training.trainer import pretrain
 
 
 class Killed(Exception):
@@ -27,7 +28,7 @@ def test_a_killed_and_resumed_run_has_each_step_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = tiny_run(steps=9)
-    options = TrainerOptions(validations=3, trackers=("tensorboard",), tracking=tmp_path / "logs", checkpoint_seconds=0)
+    execution = Execution(validations=3, trackers=("tensorboard",), tracking=tmp_path / "logs", checkpoint_seconds=0)
     mean_loss, calls = trainer.mean_loss, []
 
     def killed(*arguments: object) -> object:
@@ -39,11 +40,11 @@ def test_a_killed_and_resumed_run_has_each_step_once(
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "mean_loss", killed)
         with pytest.raises(Killed):
-            pretrain(spec, periodic_data, **place, options=options)
+            pretrain(spec, periodic_data, **place, execution=execution)
     # The newest checkpoint is lost, so a step comes a second time.
     newest = max(place["checkpoints"].glob("step-*"))
     (newest / "state.json").write_text("{")
-    pretrain(spec, periodic_data, **place, options=options)
+    pretrain(spec, periodic_data, **place, execution=execution)
 
     reader = EventAccumulator(str(tmp_path / "logs" / "tensorboard" / spec.id))
     reader.Reload()
@@ -65,7 +66,7 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_starts(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="wandb is not installed: pip install wandb, or take it off the list"):
-        pretrain(tiny_run(), periodic_data, **place, options=TrainerOptions(trackers=("wandb",)))
+        pretrain(tiny_run(), periodic_data, **place, execution=Execution(trackers=("wandb",)))
     assert not place["checkpoints"].exists()
 
 
@@ -95,8 +96,8 @@ def test_wandb_writes_offline(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     spec = tiny_run(steps=2)
-    options = TrainerOptions(validations=1, trackers=("wandb",), tracking=tmp_path / "logs")
-    pretrain(spec, periodic_data, **place, options=options)
+    execution = Execution(validations=1, trackers=("wandb",), tracking=tmp_path / "logs")
+    pretrain(spec, periodic_data, **place, execution=execution)
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb")
     content = file.read_bytes()
     assert spec.id.encode() in content

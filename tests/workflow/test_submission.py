@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from small_workflow import ROOT, checkout
 
 from tlm_repro.config.loading import load
+from tlm_repro.spec.execution import Execution
 from tlm_repro.study.grid import Grid, expand
 
 GOLDEN = ROOT / "tests/golden/sbatch.json"
@@ -69,6 +71,27 @@ def test_a_run_asks_for_its_gpus_once(login_node: Path, grid: Grid):
     assert len(asked) == len(grid.runs)
     assert {job.removeprefix("pretrain_wildcards_") for job, _ in asked} == set(grid.runs)
     assert {words for _, words in asked} == {json.loads(GOLDEN.read_text())["pretrain"]}
+
+
+def test_a_job_finds_out_by_itself_how_its_run_is_executed(login_node: Path, grid: Grid):
+    """No JSON passes through sbatch: Snakemake evaluates the rule's resources again inside the job."""
+    write(login_node, f"results/data/{grid.data.name}/manifest.json")
+    run = next(name for name, spec in grid.runs.items() if spec.labels.scale == "1.3b")
+    requests(login_node, f"results/models/{run}/manifest.json")
+    (line,) = (login_node / "sbatch.txt").read_text().splitlines()
+    assert "checkpoint_seconds" not in line
+    program = login_node / "bin/srun"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    path = f"{login_node / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HOME": str(login_node), "SLURM_JOB_ID": "1"}
+    Path(re.search(r"--wait-for-files '(\S+)'", line)[1]).mkdir()  # the login node's, gone with it
+    wrapped = line.split("--wrap=", 1)[1]
+    done = subprocess.run(wrapped, shell=True, cwd=login_node, env=environment, capture_output=True, text=True)
+    command = next(text for text in done.stderr.splitlines() if "exec tlm-repro pretrain" in text)
+    words = shlex.split(command)
+    passed = Execution.from_json(words[words.index("--execution") + 1], "--execution")
+    assert passed == grid.config.execution("1.3b") == Execution(processes=8, micro_batch_sequences=4, validations=50)
 
 
 def test_each_other_rule_asks_as_written_down(login_node: Path, grid: Grid):

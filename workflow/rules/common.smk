@@ -85,36 +85,25 @@ def run_spec(wildcards):
     return known(GRID.runs, "run", wildcards.run).to_json()
 
 
-def hardware(wildcards):
-    return GRID.config.scales[known(GRID.runs, "run", wildcards.run).labels.scale].hardware
+def run_execution(wildcards):
+    return GRID.config.execution(known(GRID.runs, "run", wildcards.run).labels.scale)
 
 
-def micro_batch_sequences(wildcards):
-    return hardware(wildcards).micro_batch_sequences or 0
-
-
-def execution_options(wildcards):
-    """What else may differ from machine to machine: compilation, activation checkpointing, trackers."""
-    chosen = hardware(wildcards)
-    switches = ["--compile"] * chosen.compile + ["--activation-checkpointing"] * chosen.activation_checkpointing
-    return " ".join([*switches, *(f"--tracker {name}" for name in GRID.config.trainer.trackers)])
+def execution_json(wildcards):
+    return run_execution(wildcards).to_json()
 
 
 def nodes(wildcards):
-    return hardware(wildcards).nodes
+    return run_execution(wildcards).nodes
 
 
 def processes(wildcards):
-    return hardware(wildcards).processes
-
-
-def processes_per_node(wildcards):
-    return processes(wildcards) // nodes(wildcards)
+    return run_execution(wildcards).processes
 
 
 def gpu_request(wildcards):
     """One GPU a process, in the words of sbatch: any other way to ask makes the executor start several tasks."""
-    return f"--gpus-per-node={processes_per_node(wildcards)}"
+    return f"--gpus-per-node={run_execution(wildcards).processes_per_node}"
 
 
 def suite_spec(wildcards):

@@ -14,13 +14,7 @@ rule pretrain:
         tasks=nodes,
         slurm_extra=gpu_request,
         gpu_slots=processes,  # counts where one machine runs all jobs: profiles/local-gpu
-        processes_per_node=processes_per_node,
-        micro_batch_sequences=micro_batch_sequences,
-        checkpoint_seconds=GRID.config.trainer.checkpoint_seconds,
-        stop_before_seconds=GRID.config.trainer.stop_before_seconds,
-        validations=GRID.config.trainer.validations,
-        validation_tokens=GRID.config.trainer.validation_tokens,
-        execution_options=execution_options,
+        execution=execution_json,  # the job reads the configuration again: no JSON passes through the executor
     params:
         spec=run_spec,
         # Not an output: Snakemake deletes outputs before it starts a job again, and training resumes from here.
@@ -30,12 +24,7 @@ rule pretrain:
     # Without a shell in between, signals from a scheduler reach training and nothing dies before it has saved.
     shell:
         "exec tlm-repro pretrain --spec {params.spec:q} --data {input.data:q} --checkpoints {params.checkpoints:q}"
-        " --processes {resources.processes_per_node} --nodes {resources.nodes}"
-        " --micro-batch-sequences {resources.micro_batch_sequences}"
-        " --checkpoint-seconds {resources.checkpoint_seconds} --stop-before-seconds {resources.stop_before_seconds}"
-        " --validations {resources.validations}"
-        " --validation-tokens {resources.validation_tokens} {resources.execution_options}"
-        " --out {output:q} > {log:q} 2>&1"
+        " --execution {resources.execution:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule models:

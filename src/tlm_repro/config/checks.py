@@ -102,12 +102,6 @@ def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[P
             f"{path}.hardware.micro_batch_sequences",
             f"{micro} doesn't divide the {local} sequences of one process: take a divisor",
         )
-    if scale.hardware.processes % scale.hardware.nodes:
-        yield (
-            f"{path}.hardware.nodes",
-            f"{scale.hardware.processes} processes can't be spread evenly over {scale.hardware.nodes} nodes: "
-            "change one of them",
-        )
     if round(scale.tokens / scale.batch_tokens) < 1:
         yield f"{path}.tokens", f"{scale.tokens} is less than half a batch of {scale.batch_tokens} tokens: raise it"
 

@@ -16,6 +16,7 @@ from tlm_repro.spec.base import Integer, Option, Section
 from tlm_repro.spec.benchmarks import Benchmark, Direction
 from tlm_repro.spec.data import AnyText, HeldOut, Tokenisation
 from tlm_repro.spec.evaluation import COLUMN, Benchmarks, ExternalModel, NeedleTaskName, RopeScaling, TaskMetric
+from tlm_repro.spec.execution import Execution, Hardware, Supervision
 from tlm_repro.spec.run import Decoder, Optimisation
 
 
@@ -24,24 +25,6 @@ class DataConfig(Tokenisation):
 
     jobs: Integer = Field(
         default=1, ge=1, le=1000, description="Jobs that share the tokenising; it can't change the result."
-    )
-
-
-class HardwareConfig(Section):
-    """How a scale is run. Nothing here can change a result, so nothing here is part of a run's id."""
-
-    processes: Integer = Field(default=1, ge=1, description="Processes (one a GPU) that share the global batch.")
-    nodes: Integer = Field(default=1, ge=1, description="SLURM nodes that the processes are spread over evenly.")
-    micro_batch_sequences: Integer | None = Field(
-        default=None,
-        ge=1,
-        description="Sequences in one forward pass of one process; null: its whole share of the batch.",
-    )
-    compile: bool = Field(
-        default=False, description="Run each layer through torch.compile: for GPUs. It takes minutes at the start."
-    )
-    activation_checkpointing: bool = Field(
-        default=False, description="Compute layers again on the way back: less memory, up to a third more work."
     )
 
 
@@ -66,7 +49,7 @@ class ScaleConfig(Section):
     stands_for: Name | None = Field(
         default=None, description="The paper's scale whose published values stand beside it; null: its own name."
     )
-    hardware: HardwareConfig = Field(default=HardwareConfig(), description="Processes and micro-batch.")
+    hardware: Hardware = Field(default=Hardware(), description="Processes and micro-batch.")
 
 
 class ValidationConfig(Section):
@@ -161,25 +144,6 @@ class NoveltyConfig(Section):
     runs: bool = Field(default=True, description="Also measure the models of `experiments.main`.")
 
 
-class TrainerConfig(Section):
-    """How training is watched and saved. Nothing here can change a weight, so nothing here is part of a run's id."""
-
-    checkpoint_seconds: Integer = Field(
-        default=600, ge=1, description="Time between checkpoints: what a killed job can lose."
-    )
-    stop_before_seconds: Integer = Field(
-        default=120, ge=0, description="In a SLURM job: save and stop so long before its time limit."
-    )
-    validations: Integer = Field(
-        default=10, ge=1, le=10_000, description="Validation losses, evenly spaced, the last at the end."
-    )
-    validation_tokens: Integer = Field(default=262_144, ge=1, description="Held-out tokens for each of them.")
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(
-        default=("tensorboard",),
-        description="Where curves go beside `metrics.jsonl`: logs/tensorboard, W&B (`pip install wandb`), or [].",
-    )
-
-
 class ReportingConfig(Section):
     """What is made of the results. Nothing here can change one, so nothing here is part of an id."""
 
@@ -205,12 +169,16 @@ class Config(Section):
     )
     scales: dict[Name, ScaleConfig] = Field(min_length=1, description="Model sizes.")
     training: Optimisation = Field(description="Optimisation.")
-    trainer: TrainerConfig = Field(default=TrainerConfig(), description="Checkpoints and monitoring.")
+    trainer: Supervision = Field(default=Supervision(), description="Checkpoints and monitoring.")
     allocations: dict[Name, AllocationConfig] = Field(min_length=1, description="Named allocations.")
     experiments: ExperimentsConfig = Field(description="What is trained and compared.")
     evaluation: EvaluationConfig = Field(description="What is measured.")
     novelty: NoveltyConfig | None = Field(default=None, description="Layer novelty; null leaves it out.")
     reporting: ReportingConfig = Field(default=ReportingConfig(), description="Tables and figures.")
+
+    def execution(self, scale: str) -> Execution:
+        """How the runs of a scale are executed."""
+        return Execution(**dict(self.scales[scale].hardware), **dict(self.trainer))
 
 
 def steps(scale: ScaleConfig) -> int:

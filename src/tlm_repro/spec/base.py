@@ -88,6 +88,10 @@ class Section(BaseModel):
         except ValidationError as error:
             raise _misfit(source, error) from None
 
+    def to_json(self) -> str:
+        """As it is put on a command line."""
+        return canonical_json(self.model_dump(mode="json"))
+
 
 class Spec(Section):
     """A section that is hashed."""
@@ -106,11 +110,8 @@ class Spec(Section):
         return values
 
     def canonical(self) -> dict[str, Any]:
-        """Plain values, as they are hashed and put on a command line."""
+        """Plain values, as they are hashed."""
         return self.model_dump(mode="json")
-
-    def to_json(self) -> str:
-        return canonical_json(self.canonical())
 
 
 def _misfit(source: str, error: ValidationError) -> ConfigError:

@@ -1,6 +1,6 @@
 """Resumable state on disk: whole or absent, checked before it is used.
 
-`<folder>/step-00000123/` holds `weights.safetensors` (parameters and persistent buffers, shared tensors once),
+`<folder>/step-00000123/` has `weights.safetensors` (parameters and persistent buffers, shared tensors once),
 `moments.safetensors` (the optimiser's state, `<parameter>/<key>`) and `state.json` (step, run, random generators, and
 the size and sha256 of the other two). Nothing is pickled.
 """
@@ -27,13 +27,13 @@ from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.errors import ArtifactError, CheckpointError
 
 SCHEMA = 1
-KEPT = 2
+KEEP = 2  # checkpoints
 WEIGHTS, MOMENTS, STATE = "weights.safetensors", "moments.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint. `rng` has one entry a process (`random_state`); `extra` is whatever was saved with it."""
+    """A verified checkpoint. `rng` has one entry per process (`random_state`). `extra` was saved with it."""
 
     folder: Path
     step: int
@@ -41,14 +41,14 @@ class Checkpoint:
     extra: dict[str, Any]
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Copies the tensors into `model` and `optimizer`. Raises CheckpointError when names or shapes differ."""
+        """Copies the tensors into `model` and `optimizer`. Raises CheckpointError if names or shapes differ."""
         weights, own = dict(_tensors(self.folder / WEIGHTS)), _weights(model)
-        seen, wanted = ({name: tuple(tensor.shape) for name, tensor in side.items()} for side in (weights, own))
-        if seen != wanted:
-            names = sorted(name for name in seen.keys() | wanted.keys() if seen.get(name) != wanted.get(name))
+        saved, needed = ({name: tuple(tensor.shape) for name, tensor in side.items()} for side in (weights, own))
+        if saved != needed:
+            names = sorted(name for name in saved.keys() | needed.keys() if saved.get(name) != needed.get(name))
             raise CheckpointError(
-                f"{self.folder} doesn't fit the model: {names[0]} has shape {seen.get(names[0])}, the model's has "
-                f"{wanted.get(names[0])} ({len(names)} tensors differ): delete {self.folder.parent} to start anew"
+                f"{self.folder} doesn't fit the model: {names[0]} has shape {saved.get(names[0])}, the model's has "
+                f"{needed.get(names[0])} ({len(names)} tensors differ): delete {self.folder.parent} to start anew"
             )
         with torch.no_grad():
             for name, tensor in own.items():
@@ -58,7 +58,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint will hold, in the host's memory: training may go on and change its own tensors."""
+    """Copies, in the host's memory, of what a checkpoint holds. Training may change its own tensors meanwhile."""
 
     step: int
     weights: dict[str, Tensor]
@@ -71,11 +71,11 @@ class Snapshot:
         cls, step: int, model: nn.Module, optimizer: Optimizer, rng: list[dict[str, str]], extra: dict[str, Any]
     ) -> Self:
         weights, moments = _weights(model), _moments(model, optimizer)
-        return cls(step, _copied(weights), _copied(moments), rng, extra)
+        return cls(step, _copies(weights), _copies(moments), rng, extra)
 
 
 class Checkpoints:
-    """The checkpoints of one run; `run` is its id, which every checkpoint carries."""
+    """The checkpoints of one run. `run` is its id, which is saved in each of them."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
@@ -83,9 +83,9 @@ class Checkpoints:
         self._unusable: set[Path] = set()
 
     def write(self, snapshot: Snapshot) -> Path:
-        """Writes `step-…`, then drops all but the last two.
+        """Writes `step-…`, then removes all but the last two.
 
-        Raises CheckpointError when it can't; the former ones are kept.
+        Raises CheckpointError if it can't. The earlier ones are kept.
         """
         target = self.folder / f"step-{snapshot.step:08d}"
         try:
@@ -96,61 +96,63 @@ class Checkpoints:
                 self._write_state(temporary, state)
                 _sync(*temporary.iterdir(), temporary)
             _sync(self.folder)
-        except (OSError, SafetensorError) as error:  # a full disk is an OSError or a SafetensorError, as it comes
-            kept = self._steps()
-            resumes = (
-                f"{kept[-1].name} is intact and the next attempt resumes there" if kept else "no earlier one exists"
+        except (OSError, SafetensorError) as error:  # a full disk can raise either
+            earlier = self._steps()
+            consequence = (
+                f"{earlier[-1].name} is intact and the next attempt resumes there"
+                if earlier
+                else "no earlier one exists"
             )
             raise CheckpointError(
-                f"{target} could not be written ({error}): make room or mend the file system under {self.folder}, "
-                f"then run again; {resumes}"
+                f"{target} could not be written ({error}): free some space or repair the file system under "
+                f"{self.folder}, then run again; {consequence}"
             ) from error
         self._unusable.discard(target)
         usable = [path for path in self._steps() if path <= target and path not in self._unusable]
-        self._drop(path for path in self._steps() if path not in usable[-KEPT:])
+        self._remove(path for path in self._steps() if path not in usable[-KEEP:])
         return target
 
     def latest(self) -> Checkpoint | None:
-        """The newest usable checkpoint, or None when there is none at all; removes what a killed save left behind.
+        """The newest usable checkpoint, or None if there is none at all. Removes what a killed save left behind.
 
-        A damaged one is skipped with a warning on stderr for the one before.
+        A damaged checkpoint is skipped, with a warning on stderr, in favour of the one before.
 
         Raises:
-            CheckpointError: one belongs to another run, or there are some and all are damaged.
+            CheckpointError: a checkpoint belongs to another run, or all of them are damaged.
         """
         for stray in self.folder.glob(".step-*"):
             shutil.rmtree(stray, ignore_errors=True)
-        found = self._steps()
-        for path in reversed(found):
+        saved = self._steps()
+        for path in reversed(saved):
             try:
                 return self._read(path)
             except ArtifactError as error:
                 self._unusable.add(path)
                 print(f"warning: skipping the damaged checkpoint {path}: {error}", file=sys.stderr)
-        if found:
+        if saved:
             raise CheckpointError(
-                f"none of the {len(found)} checkpoints under {self.folder} is usable: restore one, or delete "
+                f"none of the {len(saved)} checkpoints under {self.folder} is usable: restore one, or delete "
                 f"{self.folder} to train from the start"
             )
         return None
 
     def last_saved(self) -> str:
-        """How messages call the newest one."""
+        """The newest one, as messages name it."""
         steps = self._steps()
         return str(steps[-1]) if steps else "none (training starts from the beginning)"
 
     def clear(self, keep: int = 0) -> None:
-        """Drops all but the last `keep`."""
+        """Removes all but the last `keep`."""
         steps = self._steps()
-        self._drop(iter(steps[: len(steps) - keep]))
+        self._remove(iter(steps[: len(steps) - keep]))
 
     def _steps(self) -> list[Path]:
         """Oldest first."""
         return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
-    def _drop(self, paths: Iterator[Path]) -> None:
+    def _remove(self, paths: Iterator[Path]) -> None:
         for path in list(paths):
-            # Renamed first: a kill in the middle of the removal leaves a stray, not a damaged checkpoint.
+            # Renamed first: a kill during the removal leaves a stray folder, not a damaged checkpoint.
             stray = path.replace(path.with_name(f".{path.name}.dropped"))
             shutil.rmtree(stray, ignore_errors=True)
 
@@ -163,7 +165,7 @@ class Checkpoints:
         write_json(folder / STATE, {**state, "sha256": fingerprint(state, 64)})
 
     def _read(self, path: Path) -> Checkpoint:
-        """Raises ArtifactError when it is damaged, CheckpointError when it is another run's."""
+        """Raises ArtifactError if it is damaged, CheckpointError if it belongs to another run."""
         state = read_json(path / STATE)
         digest = state.pop("sha256", None) if isinstance(state, dict) else None
         if digest != fingerprint(state, 64) or state.get("schema") != SCHEMA:
@@ -176,14 +178,14 @@ class Checkpoints:
             file = path / name
             size = file.stat().st_size if file.is_file() else None
             if size != entry["size"]:
-                raise ArtifactError(f"{name} has {size} bytes, {entry['size']} were saved")
+                raise ArtifactError(f"{name} has {size} bytes, but {entry['size']} were saved")
             if sha256_file(file) != entry["sha256"]:
                 raise ArtifactError(f"{name} has another sha256 than was saved")
         return Checkpoint(path, state["step"], state["rng"], state["extra"])
 
 
 def random_state() -> dict[str, str]:
-    """This process's torch generators, the only ones that training draws from, in base64."""
+    """The states of this process's torch generators, in base64. Training uses no others."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -191,7 +193,7 @@ def random_state() -> dict[str, str]:
 
 
 def set_random_state(states: dict[str, str]) -> None:
-    """The inverse of `random_state`; a device that this machine lacks is left out."""
+    """The inverse of `random_state`. Devices that this machine lacks are ignored."""
     tensors = {
         device: torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
         for device, text in states.items()
@@ -202,7 +204,7 @@ def set_random_state(states: dict[str, str]) -> None:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; a shared tensor under its first name only."""
+    """Parameters and persistent buffers by name. A shared tensor has only its first name."""
     persistent = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
     return {name: tensor.detach() for name, tensor in {**dict(model.named_parameters()), **buffers}.items()}
@@ -216,14 +218,14 @@ def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     }
 
 
-def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
 
 
 def _restore_moments(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Through `load_state_dict`, which puts each value on the device that the optimiser's variant wants."""
+    """Uses `load_state_dict`, which puts each value on the device that the optimiser needs."""
     parameters = dict(model.named_parameters())
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     position = {id(parameter): index for index, parameter in enumerate(order)}
@@ -237,7 +239,7 @@ def _restore_moments(path: Path, model: nn.Module, optimizer: Optimizer) -> None
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - not a mapping
-            # Cloned: a tensor of the memory-mapped file would outlive the file itself.
+            # Cloned, because a tensor of the memory-mapped file would outlive the file.
             yield name, file.get_tensor(name).clone()
 
 

@@ -1,4 +1,4 @@
-"""What is left of a run that diverged: a note beside its checkpoints, so that a scheduler's retries cost nothing."""
+"""A note beside the checkpoints of a run that diverged, so that a scheduler's retries end at once."""
 
 from pathlib import Path
 
@@ -8,20 +8,20 @@ from tlm_repro.errors import ArtifactError, DivergenceError
 RECORD = "diverged.json"
 
 
-def refuse_again(checkpoints: Path) -> None:
-    """Raises DivergenceError, with the message of then, if an earlier attempt has left its note."""
+def raise_if_diverged(checkpoints: Path) -> None:
+    """Raises DivergenceError, with the earlier message, if an earlier attempt left a note."""
     path = checkpoints / RECORD
     if not path.exists():
         return
-    found = read_json(path)
-    if not (isinstance(found, dict) and isinstance(found.get("message"), str)):
-        raise ArtifactError(f"{path} should say how the run diverged and doesn't: delete it to train on")
+    note = read_json(path)
+    if not (isinstance(note, dict) and isinstance(note.get("message"), str)):
+        raise ArtifactError(f"{path} should say how the run diverged, but has no message: delete it to go on training")
     raise DivergenceError(
-        f"an earlier attempt diverged and the same would come again: {found['message']}; or delete {path} to try again "
+        f"an earlier attempt diverged and the next one would too: {note['message']}; or delete {path} to try again "
         "from the last checkpoint"
     )
 
 
 def record(checkpoints: Path, step: int, error: DivergenceError) -> None:
-    """Leaves the note: `step` is the last one that was taken."""
+    """Leaves the note. `step` is the last step before it diverged."""
     write_json(checkpoints / RECORD, {"step": step, "message": str(error)})

@@ -1,4 +1,4 @@
-"""The next batch, read from the disk while the current one is trained on."""
+"""Reads the next batch from the disk while the current one is trained on."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class Prefetch:
-    """`take(step)` gives `read(step)` on `device` and has step + 1 read in a thread, as long as it is below `steps`.
+    """`take(step)` returns `read(step)` on `device`, and a thread reads step + 1, if that is below `steps`.
 
-    `read` is a pure function, so any order of steps is right; taking them one after the other is what saves time.
+    `read` is a pure function, so steps may be taken in any order. Taking them one after the other saves time.
     """
 
     def __init__(self, read: Callable[[int], np.ndarray], *, steps: int, device: torch.device) -> None:
@@ -21,8 +21,8 @@ class Prefetch:
 
     def take(self, step: int) -> Tensor:
         """Raises what `read` raises for this step."""
-        ready, self._next = self._next, None
-        batch = ready[1].result() if ready is not None and ready[0] == step else self._load(step)
+        prefetched, self._next = self._next, None
+        batch = prefetched[1].result() if prefetched and prefetched[0] == step else self._load(step)
         if step + 1 < self._steps:
             self._next = step + 1, self._thread.submit(self._load, step + 1)
         return batch.to(self._device, non_blocking=True)
@@ -32,6 +32,6 @@ class Prefetch:
         return batch.pin_memory() if self._device.type == "cuda" else batch
 
     def close(self) -> None:
-        """No more is read; a batch that is under way is waited for."""
+        """Stops prefetching and waits for the batch in flight."""
         self._thread.shutdown(cancel_futures=True)
         self._next = None

@@ -1,4 +1,4 @@
-"""Checkpoints written beside training, which waits only while tensors are copied to the host's memory."""
+"""Writes checkpoints in the background. Training waits only while tensors are copied to the host's memory."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,9 +10,9 @@ from tlm_repro.training.checkpoint import Checkpoints, Snapshot
 
 
 class Saver:
-    """Writes one snapshot at a time in a thread. An error in it is raised by the next `finish`.
+    """Writes one snapshot at a time in a thread. The next `finish` raises its error.
 
-    `slowest` is the longest time, in seconds, that a snapshot took to be written, renamed and safe on the disk.
+    `slowest` is the longest time, in seconds, that it took to write, rename and sync a snapshot.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
@@ -22,13 +22,13 @@ class Saver:
         self._pending: Future[Path] | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
-        """The former snapshot must be finished: two at once would take twice the memory, and could end in any order."""
+        """The previous snapshot must be finished: two at once would take twice the memory and end in any order."""
         if self._pending is not None:
             raise RuntimeError("a snapshot is still being written: call finish first")
         self._pending = self._thread.submit(self._write, snapshot)
 
     def finish(self) -> None:
-        """Waits for the snapshot under way. Raises CheckpointError when it couldn't be written."""
+        """Waits for the snapshot in flight. Raises CheckpointError if it can't be written."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -39,9 +39,9 @@ class Saver:
         return self._pending is not None and self._pending.done() and self._pending.exception() is not None
 
     def _write(self, snapshot: Snapshot) -> Path:
-        began = time.monotonic()
+        start = time.monotonic()
         path = self.checkpoints.write(snapshot)
-        self.slowest = max(self.slowest, time.monotonic() - began)
+        self.slowest = max(self.slowest, time.monotonic() - start)
         return path
 
     def __enter__(self) -> Self:
@@ -50,7 +50,7 @@ class Saver:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        # Whatever ended training, what is being written is finished; that it failed is said only if nothing else is.
+        # The snapshot in flight is always finished. Its error is raised only if training ended without one.
         self._thread.shutdown()
         if _error is None:
             self.finish()

@@ -1,7 +1,7 @@
-"""What training must know of SLURM: when it will be stopped, and where its other nodes are.
+"""What training needs from SLURM: when its job ends, and where the other nodes are.
 
-Everything is asked of SLURM's own commands by the job's number: Snakemake's executor takes most of SLURM's variables
-out of a job's environment. Outside a job nothing here does anything.
+SLURM's own commands are asked by the job's number, because Snakemake's executor removes most of SLURM's variables from
+a job's environment. Outside a job, nothing here has an effect.
 """
 
 import os
@@ -15,87 +15,92 @@ from tlm_repro.errors import ConfigError
 
 COMMAND_SECONDS = 30
 FIRST_PORT, PORTS = 20_000, 20_000
-# What torchrun lets its processes finish after SIGTERM, here a save; its own 30 s are short for the largest models.
+# Between SIGTERM and SIGKILL torchrun leaves time for a save: its default of 30 s is too short for the largest models.
 LAUNCHER = ["-m", "torch.distributed.run", "--shutdown-timeout=120"]
-KEPT = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
+KEPT_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
 
 
-def job() -> str | None:
-    """The number of the SLURM job that this process is part of."""
+def job_number() -> str | None:
+    """The number of the SLURM job that this process belongs to, or None."""
     return os.environ.get("SLURM_JOB_ID")
 
 
 def seconds(text: str) -> float | None:
-    """Seconds in SLURM's `[days-][hours:]minutes:seconds`; None for UNLIMITED and whatever else isn't a time."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
-    if found is None:
+    """Seconds in SLURM's `[days-][hours:]minutes:seconds`; None for UNLIMITED and anything else that isn't a time."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
+    if match is None:
         return None
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return 86_400.0 * days + 3_600 * hours + 60 * minutes + rest
 
 
 def time_left() -> float | None:
-    """Seconds until SLURM ends this job; None outside of one, without a limit, or when SLURM doesn't answer."""
-    if job() is None:
+    """Seconds until SLURM ends this job. None outside a job, without a limit, or if SLURM doesn't answer."""
+    if job_number() is None:
         return None
-    return seconds(_ask("squeue", "--noheader", f"--jobs={job()}", "--format=%L") or "")
+    return seconds(_output_of("squeue", "--noheader", f"--jobs={job_number()}", "--format=%L") or "")
 
 
 def start_processes(arguments: Sequence[str], *, processes: int, nodes: int) -> None:
-    """Becomes the launcher of `processes` processes on each of `nodes` nodes, each with these arguments.
+    """Replaces this process with the launcher of `processes` processes on each of `nodes` nodes.
 
-    On one node that is torchrun. On several, one task a node is started through `srun` and becomes torchrun there; they
-    meet at the first node, on a port made from the job's number. Returns in a process that is launched already, and
-    where one process is asked for.
+    On one node the launcher is torchrun. On several, `srun` starts one task per node, and each becomes torchrun there.
+    They meet at the first node, on a port derived from the job's number. Returns in a process that was launched
+    already, and if there is only one process to start.
+
+    Args:
+        arguments: of `tlm-repro`, the same for each process.
 
     Raises:
-        ConfigError: several nodes outside a SLURM job that has them.
+        ConfigError: several nodes outside a SLURM job.
     """
     if "RANK" in os.environ or processes * nodes == 1:
         return
     module = ["-m", "tlm_repro", *arguments]
     if nodes == 1:
-        _become([sys.executable, *LAUNCHER, "--standalone", f"--nproc-per-node={processes}", *module])
-    number = job()
+        _replace_process([sys.executable, *LAUNCHER, "--standalone", f"--nproc-per-node={processes}", *module])
+    number = job_number()
     if number is None:
         raise ConfigError(
-            f"--nodes {nodes}: several nodes are reached through SLURM, and this is no SLURM job (SLURM_JOB_ID isn't "
-            "set): submit it, or start torchrun on each node yourself"
+            f"--execution: nodes: {nodes}. Several nodes need a SLURM job, and SLURM_JOB_ID isn't set. "
+            "Submit a job, or start torchrun on each node yourself"
         )
     if os.environ.get("SLURM_STEP_NUM_NODES") != str(nodes):
         forget_step()
         one_each = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-        _become(["srun", "--overlap", "--kill-on-bad-exit=1", *one_each, sys.executable, *module])
+        _replace_process(["srun", "--overlap", "--kill-on-bad-exit=1", *one_each, sys.executable, *module])
     meeting = [f"--master-addr={first_address()}", f"--master-port={FIRST_PORT + int(number) % PORTS}"]
     places = [f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}", f"--nproc-per-node={processes}"]
-    _become([sys.executable, *LAUNCHER, *places, *meeting, *module])
+    _replace_process([sys.executable, *LAUNCHER, *places, *meeting, *module])
 
 
 def forget_step() -> None:
-    """Takes out what SLURM says of the step that this process runs in: srun would look for nodes there alone."""
+    """Removes SLURM's variables about the current step, which would confine srun to the nodes of that step."""
     for name in list(os.environ):
-        if name.startswith("SLURM_") and name not in KEPT:
+        if name.startswith("SLURM_") and name not in KEPT_VARIABLES:
             del os.environ[name]
 
 
 def first_address() -> str:
-    """The address of the first node of this step. Raises ConfigError when SLURM doesn't tell it."""
+    """The address of the first node of this step. Raises ConfigError if SLURM doesn't give it."""
     nodes = os.environ["SLURM_STEP_NODELIST"]
-    names = (_ask("scontrol", "show", "hostnames", nodes) or "").split()
-    found = re.search(r"\bNodeAddr=(\S+)", _ask("scontrol", "show", "node", names[0]) or "") if names else None
-    if found is None:
-        raise ConfigError(f"SLURM doesn't say which nodes '{nodes}' are, or where: ask scontrol show hostnames, node")
-    return found[1]
+    names = (_output_of("scontrol", "show", "hostnames", nodes) or "").split()
+    match = re.search(r"\bNodeAddr=(\S+)", _output_of("scontrol", "show", "node", names[0]) or "") if names else None
+    if match is None:
+        raise ConfigError(
+            f"SLURM gives no address for the nodes '{nodes}'. Check `scontrol show hostnames` and `scontrol show node`"
+        )
+    return match[1]
 
 
-def _become(command: list[str]) -> NoReturn:
+def _replace_process(command: list[str]) -> NoReturn:
     os.execvp(command[0], command)
 
 
-def _ask(*command: str) -> str | None:
-    """What a command prints; None when it can't be run or fails."""
+def _output_of(*command: str) -> str | None:
+    """What a command prints, or None if it can't be run or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return completed.stdout

@@ -1,4 +1,7 @@
-"""Curves for people: accelerate's trackers, fed with the rows of `metrics.jsonl`. Imported only where one is on."""
+"""Curves in TensorBoard and W&B: accelerate's trackers, fed with the rows of `metrics.jsonl`.
+
+accelerate's part is imported only if a tracker is used.
+"""
 
 import importlib.util
 from collections.abc import Sequence
@@ -22,13 +25,13 @@ def check(names: Sequence[str]) -> None:
 
 
 def start(names: Sequence[str], spec: RunSpec, folder: Path, *, step: int) -> list[Any]:
-    """The trackers of a run that goes on after `step`; what they had of later steps is hidden, not shown twice.
+    """Starts the trackers of a run that continues after `step`. Rows of later steps that they already have are hidden.
 
-    TensorBoard reads `folder`/tensorboard/<run>; W&B gets a run with this run's id in the project `tlm-repro`, its own
-    files in `folder`/wandb.
+    TensorBoard reads `folder`/tensorboard/<run>. W&B gets a run of this id in the project `tlm-repro`. Its files are in
+    `folder`/wandb.
 
     Raises:
-        ConfigError: a service can't be reached or doesn't let this user in.
+        ConfigError: a service can't be reached or refuses this user.
     """
     from accelerate.tracking import TensorBoardTracker, WandBTracker
 
@@ -43,7 +46,7 @@ def start(names: Sequence[str], spec: RunSpec, folder: Path, *, step: int) -> li
             )
         try:
             tracker.start()
-        except Exception as error:  # each service has its own kinds
+        except Exception as error:  # each service raises its own types
             raise ConfigError(
                 f"trackers: {name} can't start ({error}): log in to it, set WANDB_MODE=offline for wandb, or take it "
                 "off the list"
