@@ -270,10 +270,10 @@ def test_pinned_revisions_name_the_evaluation():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"source": "path"}, r"zero_shot\.path: source path needs it.*fetch-benchmarks"),
-        ({"source": "hub", "path": "x"}, r"zero_shot\.path: 'x' is of no use with source hub"),
-        ({"source": "demo", "revisions": {"piqa": "x"}}, r"zero_shot\.revisions: .* no use with source demo"),
-        ({"source": "hub", "revisions": {"boolq": "x"}}, r"zero_shot\.revisions\.boolq: a task that isn't in tasks"),
+        ({"source": "path"}, r"zero_shot\.path: source path needs it\..*fetch-benchmarks"),
+        ({"source": "hub", "path": "x"}, r"zero_shot\.path: 'x' has no effect with source hub"),
+        ({"source": "demo", "revisions": {"piqa": "x"}}, r"zero_shot\.revisions: .* no effect with source demo"),
+        ({"source": "hub", "revisions": {"boolq": "x"}}, r"zero_shot\.revisions\.boolq: this task isn't in tasks"),
         ({"source": "hub", "revisions": {"mmlu": "x"}}, r"zero_shot\.revisions"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What single keys can't show: names that point nowhere, sizes that don't divide, budgets that can't be met."""
+"""Checks across keys: names that point nowhere, sizes that don't divide, budgets that can't be met."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from tlm_repro.spec.metrics import MAIN_METRICS, NEEDLES
 
 
 def problems(config: Config) -> Iterator[Problem]:
-    """Every problem of a configuration whose keys and types are right, as (key path, what is wrong and what to do)."""
+    """All problems of a configuration whose keys and types are right."""
     for name, options in config.architectures.items():
         if name not in ARCHITECTURES:
             yield f"architectures.{name}", unknown("architecture", name, list(ARCHITECTURES))
@@ -53,7 +53,7 @@ def problems(config: Config) -> Iterator[Problem]:
 
 
 def _repeated(config: Config) -> Iterator[Problem]:
-    """Lists that would count one thing twice."""
+    """Duplicates in lists."""
     experiments = config.experiments
     lists: dict[str, Sequence[Any]] = {"seeds": config.seeds, "reporting.exhibits": config.reporting.exhibits}
     if experiments.motivation:
@@ -70,9 +70,8 @@ def _repeated(config: Config) -> Iterator[Problem]:
         if experiment and experiment.seeds:
             lists[f"experiments.{name}.seeds"] = experiment.seeds
     for path, values in lists.items():
-        twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
-        if twice:
-            yield path, f"{twice[0]!r} is listed twice; remove one"
+        if duplicates := [value for value in values if values.count(value) > 1]:
+            yield path, f"{duplicates[0]!r} is listed twice; remove one"
 
 
 def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[Problem]:
@@ -80,34 +79,37 @@ def _scale_problems(config: Config, path: str, scale: ScaleConfig) -> Iterator[P
     if width % heads or (width // heads) % 2:
         yield (
             f"{path}.model_width",
-            f"{width} must be an even multiple of heads = {heads} (rotary pairs): change one of them",
+            f"{width} isn't an even multiple of heads = {heads}, as rotary pairs need. Change one of them",
         )
     for name, mlp_width in scale.mlp_width.items():
         if name not in ARCHITECTURES:
             yield f"{path}.mlp_width.{name}", unknown("architecture", name, list(ARCHITECTURES))
         if mlp_width % 16 or mlp_width <= 0:
             below = max(mlp_width // 16 * 16, 16)
-            yield f"{path}.mlp_width.{name}", f"{mlp_width} is no positive multiple of 16: take {below} or {below + 16}"
+            yield (
+                f"{path}.mlp_width.{name}",
+                f"{mlp_width} isn't a positive multiple of 16. Use {below} or {below + 16}",
+            )
     share = length * scale.hardware.processes
     if scale.batch_tokens % share:
         nearest = max(round(scale.batch_tokens / share), 1) * share
         yield (
             f"{path}.batch_tokens",
-            f"{scale.batch_tokens} is no multiple of sequence length {length} × processes "
-            f"{scale.hardware.processes} = {share}: take {nearest}",
+            f"{scale.batch_tokens} isn't a multiple of sequence length {length} × processes "
+            f"{scale.hardware.processes} = {share}. Use {nearest}",
         )
     elif (micro := scale.hardware.micro_batch_sequences) and (scale.batch_tokens // share) % micro:
         local = scale.batch_tokens // share
         yield (
             f"{path}.hardware.micro_batch_sequences",
-            f"{micro} doesn't divide the {local} sequences of one process: take a divisor",
+            f"{micro} doesn't divide the {local} sequences of one process. Use a divisor",
         )
     if round(scale.tokens / scale.batch_tokens) < 1:
-        yield f"{path}.tokens", f"{scale.tokens} is less than half a batch of {scale.batch_tokens} tokens: raise it"
+        yield f"{path}.tokens", f"{scale.tokens} is less than half a batch of {scale.batch_tokens} tokens. Raise it"
 
 
 def _reference_problems(config: Config) -> Iterator[Problem]:
-    """Names in `experiments` that `scales`, `architectures` and `allocations` must know, and widths that must exist."""
+    """Names in `experiments` that aren't keys of `scales`, `architectures` or `allocations`, and missing widths."""
     experiments = config.experiments
     for axes in experiment_axes(config):
         path, scales = f"experiments.{axes.experiment}", axes.scales
@@ -116,10 +118,10 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
                 yield path, unknown("scale", scale, list(config.scales))
         for name in axes.architectures:
             if name not in config.architectures:
-                yield path, f"{unknown('architecture', name, list(config.architectures))}; add it under architectures"
+                yield path, f"{unknown('architecture', name, list(config.architectures))}. Add it under architectures"
             for scale in set(scales) & set(config.scales):
                 if name not in config.scales[scale].mlp_width:
-                    yield f"scales.{scale}.mlp_width", f"no width for '{name}', which {path} trains: add it"
+                    yield f"scales.{scale}.mlp_width", f"no width for '{name}', which {path} trains. Add it"
         for scale in set(scales) & set(config.scales):
             yield from _width_problems(config, path, scale, axes.allocations)
     main = experiments.main
@@ -132,16 +134,16 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
             if name not in config.allocations:
                 yield f"experiments.{section}.allocations", unknown("allocation", name, list(config.allocations))
         if names and "uniform" not in names.allocations:
-            yield f"experiments.{section}.allocations", "the baseline 'uniform' is missing: add it"
+            yield f"experiments.{section}.allocations", "the baseline 'uniform' is missing. Add it"
     if not any(True for _ in experiment_axes(config)):
-        yield "experiments", "none is given: add motivation, sweep, main or allocations"
+        yield "experiments", "none is given. Add motivation, sweep, main or allocations"
     tokens, length = config.evaluation.validation.tokens, config.training.sequence_length
     if tokens is not None and tokens < length:
-        yield "evaluation.validation.tokens", f"{tokens} is less than one window of {length} tokens: raise it"
+        yield "evaluation.validation.tokens", f"{tokens} is less than one window of {length} tokens. Raise it"
     if config.evaluation.zero_shot and main is None:
         yield (
             "evaluation.zero_shot",
-            "it runs on the models of experiments.main, which is missing: add that or set it to null",
+            "it runs on the models of experiments.main, which is missing. Add that or set it to null",
         )
     if config.evaluation.zero_shot:
         yield from _benchmark_problems(config.evaluation.zero_shot)
@@ -152,40 +154,40 @@ def _reference_problems(config: Config) -> Iterator[Problem]:
 def _needle_problems(config: Config, needles: NeedleConfig) -> Iterator[Problem]:
     section = "evaluation.niah"
     if not config.experiments.main:
-        yield section, "it runs on the models of experiments.main, which is missing: add that or set it to null"
+        yield section, "it runs on the models of experiments.main, which is missing. Add that or set it to null"
     for key, values in (("tasks", needles.tasks), ("lengths", needles.lengths)):
         for value in dict.fromkeys(value for value in values if values.count(value) > 1):
-            yield f"{section}.{key}", f"{value} stands twice: remove one"
+            yield f"{section}.{key}", f"{value} is listed twice; remove one"
     if needles.generator == "lm_eval" and needles.samples > LM_EVAL_SAMPLES:
         yield (
             f"{section}.samples",
-            f"lm-eval makes {LM_EVAL_SAMPLES} samples of a task at a length, not {needles.samples}: ask for fewer, or "
-            "set generator: own",
+            f"lm-eval makes {LM_EVAL_SAMPLES} samples of a task at a length, not {needles.samples}. Lower it or set "
+            "generator: own",
         )
 
 
 def _benchmark_problems(benchmarks: ZeroShotConfig) -> Iterator[Problem]:
-    """Keys of another source than the one that is set."""
+    """Keys that the source doesn't read, and missing ones that it does."""
     section, source = "evaluation.zero_shot", benchmarks.source
     if source == "path" and benchmarks.path is None:
         yield (
             f"{section}.path",
-            "source path needs it: name the folder that `tlm-repro fetch-benchmarks --out <path>` made",
+            "source path needs it. Name the folder that `tlm-repro fetch-benchmarks --out <path>` made",
         )
     if source != "path" and benchmarks.path is not None:
         yield (
             f"{section}.path",
-            f"{benchmarks.path!r} is of no use with source {source}: remove it, or set source: path",
+            f"{benchmarks.path!r} has no effect with source {source}. Remove it, or set source: path",
         )
     if source != "hub" and benchmarks.revisions:
         yield (
             f"{section}.revisions",
-            f"they are of no use with source {source}: remove them (`fetch-benchmarks` has --revision)",
+            f"they have no effect with source {source}. Remove them (`fetch-benchmarks` has --revision)",
         )
     tasks = [*benchmarks.tasks, *(entry.task for entry in benchmarks.additional)]
     for task in benchmarks.revisions:
         if task not in tasks:
-            yield f"{section}.revisions.{task}", "a task that isn't in tasks: remove it, or add the task"
+            yield f"{section}.revisions.{task}", "this task isn't in tasks. Remove it, or add the task"
     for place, entry in enumerate(benchmarks.additional):
         yield from _additional_problems(benchmarks, f"{section}.additional.{place}", entry)
 
@@ -221,7 +223,7 @@ def _width_problems(
     for name, allocation in allocations.items():
         for arch, width in config.scales[scale].mlp_width.items():
             if width % 16 or width <= 0:
-                continue  # said already
+                continue  # reported with the scale
             try:
                 layer_widths(allocation.schedule, config.scales[scale].layers, width, **allocation.parameters())
             except ConfigError as error:
