@@ -14,8 +14,8 @@ from tlm_repro.config.loading import load
 from tlm_repro.overview.progress import last_error, last_rows, newest_checkpoint
 from tlm_repro.overview.status import RunStatus, counts, statuses
 from tlm_repro.overview.status_document import duration, render, to_json
+from tlm_repro.records.attempt import ATTEMPT
 from tlm_repro.study.grid import Grid, expand
-from tlm_repro.training.attempt import ATTEMPT
 
 PAPER = Path(__file__).parents[2] / "config/paper.yaml"
 NOW = 1_800_000_000.0

@@ -1,4 +1,3 @@
-import json
 import os
 import platform
 import time
@@ -12,19 +11,19 @@ from attempts import untracked
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import arithmetic_of
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.attempt import ATTEMPT, Attempt
 from tlm_repro.spec.run import RunSpec
-from tlm_repro.training.attempt import ATTEMPT, Attempt
 from tlm_repro.training.trainer import pretrain
 
 
 def test_training_says_who_trains(periodic_data: TokenData, tiny_run: Callable[..., RunSpec], place: dict[str, Path]):
     before = time.time()
     pretrain(tiny_run(steps=2), periodic_data, execution=untracked(), **place)
-    attempt = Attempt.from_values(json.loads((place["checkpoints"] / ATTEMPT).read_text()))
+    attempt = Attempt.read(place["checkpoints"] / ATTEMPT)
     assert (attempt.device, attempt.processes, attempt.arithmetic) == ("cpu", 1, "fp32")
     assert (attempt.host, attempt.pid) == (platform.node(), os.getpid())
     assert before <= attempt.started <= time.time()
-    assert not attempt.gone()
+    assert not attempt.has_ended()
 
 
 def test_arithmetic_is_what_torch_was_told(monkeypatch: pytest.MonkeyPatch):
@@ -35,5 +34,5 @@ def test_arithmetic_is_what_torch_was_told(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("raw", [None, [], {}, {"device": "cpu"}])
 def test_what_isnt_an_attempt_is_refused(raw: object):
-    with pytest.raises(ArtifactError, match="an attempt with device, processes"):
-        Attempt.from_values(raw)
+    with pytest.raises(ArtifactError, match=r"attempt\.json: (the whole file|device|processes): "):
+        Attempt.from_values(raw, Path(ATTEMPT))

@@ -13,8 +13,8 @@ from typing import Any
 
 from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError
+from tlm_repro.records.attempt import ATTEMPT, Attempt
 from tlm_repro.spec.data import DataSpec
-from tlm_repro.training.attempt import ATTEMPT, Attempt
 from tlm_repro.training.metrics import METRICS, TIMING
 
 BLOCK = 2**18  # bytes read at a time from the end of a file
@@ -134,7 +134,7 @@ def newest_checkpoint(checkpoints: Path) -> SavedCheckpoint | None:
 def last_attempt(checkpoints: Path) -> Attempt | None:
     """The last attempt at a run, or None if none is recorded."""
     with contextlib.suppress(ArtifactError):
-        return Attempt.from_values(read_json(checkpoints / ATTEMPT))
+        return Attempt.read(checkpoints / ATTEMPT)
     return None
 
 

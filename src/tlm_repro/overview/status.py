@@ -10,9 +10,9 @@ from tlm_repro.architectures.accounting import training_flops
 from tlm_repro.devices import Utilisation, utilisation
 from tlm_repro.overview import progress
 from tlm_repro.overview.progress import LastRows, LogEnd, SavedCheckpoint
+from tlm_repro.records.attempt import Attempt
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.study.grid import Grid
-from tlm_repro.training.attempt import Attempt
 
 State = Literal["not started", "starting", "running", "waiting", "stalled", "interrupted", "failed", "finished"]
 STATES: tuple[State, ...] = (
@@ -162,7 +162,7 @@ def diagnosis(traces: Traces, spec: RunSpec, stalled_s: float, now: float) -> tu
         return "interrupted" if log.error.startswith(INTERRUPTED) else "failed", log.error
     if attempt is None and rows is None and log is None:
         return "not started", ""
-    if attempt and attempt.gone():
+    if attempt and attempt.has_ended():
         reason = f"process {attempt.pid} ended without a message (killed, or out of memory?)"
         return "failed", reason + resumes
     start = attempt.started if attempt else log.written if log else 0.0

@@ -27,6 +27,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Error = Annotated[float, Field(ge=0)]  # a standard error
+Loss = Annotated[float, Field(ge=0)]  # nats
 Seconds = Annotated[float, Field(ge=0)]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 

@@ -14,6 +14,7 @@ from tlm_repro.records.base import (
     Count,
     Error,
     Hash,
+    Loss,
     Mismatch,
     Positive,
     Record,
@@ -127,7 +128,7 @@ class Points(Record):
     """Losses (nats/token) over training tokens."""
 
     tokens: tuple[Positive, ...]
-    loss: tuple[float, ...]
+    loss: tuple[Loss, ...]
 
     def check(self) -> None:
         check_equal("loss", len(self.loss), len(self.tokens), "Losses, one a point:")
@@ -139,7 +140,7 @@ class Curve(Record):
 
     step: tuple[Positive, ...]
     tokens: tuple[Positive, ...]
-    loss: tuple[float, ...]
+    loss: tuple[Loss, ...]
     validation: Points
 
     def check(self) -> None:
@@ -216,7 +217,7 @@ class BosPolicy(Record):
 
     add_bos: bool
     prefix_token: str | None
-    prefix_token_id: int
+    prefix_token_id: Count
 
 
 class Work(Record):

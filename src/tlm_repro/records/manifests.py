@@ -12,7 +12,7 @@ from tlm_repro.architectures.accounting import forward_flops, parameters, traini
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.artifacts.manifest import Kind, manifest_content, read_manifest
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.base import Count, Hash, Mismatch, Positive, Record, Seconds, canonical, check_equal
+from tlm_repro.records.base import Count, Hash, Loss, Mismatch, Positive, Record, Seconds, canonical, check_equal
 from tlm_repro.spec.data import DataSpec
 from tlm_repro.spec.evaluation import NeedleSamplesSpec
 from tlm_repro.spec.metrics import NEEDLES
@@ -221,8 +221,8 @@ class ModelSummary(Record):
     training_flops: Positive
     forward_flops_per_token: Positive
     tokens: Positive
-    final_loss: float | None
-    validation_loss: float | None
+    final_loss: Loss | None
+    validation_loss: Loss | None
     tokens_per_second: Annotated[float, Field(gt=0)] | None
     skipped_steps: tuple[Positive, ...] = ()
     device_seconds: Seconds | None = None  # absent in the first manifests

@@ -25,10 +25,11 @@ from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import arithmetic_of, device_name, utilisation
 from tlm_repro.errors import CheckpointError, DivergenceError, InterruptedRun
 from tlm_repro.evaluation.validation import validation_loss
+from tlm_repro.records.attempt import ATTEMPT
 from tlm_repro.spec.execution import Execution
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import compilation, divergence, optimizers, product, slurm, trackers
-from tlm_repro.training.attempt import Attempt
+from tlm_repro.training.attempt import this_attempt
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state, set_random_state
 from tlm_repro.training.metrics import METRICS, MFU, TIMING, Recorder
 from tlm_repro.training.prefetch import Prefetch
@@ -63,7 +64,7 @@ def pretrain(
         summary = on_main(accelerator, functools.partial(finished_summary, spec, folder, checkpoints))
         if summary is None:
             if main:
-                Attempt.here(accelerator, spec.training.precision).write(checkpoints)
+                this_attempt(accelerator, spec.training.precision).write(checkpoints / ATTEMPT)
             trainer = Trainer(spec, data, accelerator, Checkpoints(checkpoints, spec.id), micro_batch, execution)
             trainer.resume()
             try:
