@@ -70,7 +70,7 @@ def test_widths_takes_any_parameter_of_a_schedule():
         (("widths", "--layers", "4", "--width", "64", "--schedule", "cosin"), "cosine"),
         (("widths", "--layers", "3", "--width", "64", "--schedule", "thirds", "--multipliers", "a"), "--multipliers a"),
         (("tokenize", "--spec", "{}", "--out", "x/manifest.json"), "--spec: corpus"),
-        (("evaluate", "--spec", "{}", "--model", "m", "--data", "d", "--out", "x"), "--spec: a JSON object"),
+        (("evaluate", "--spec", "{}", "--model", "m", "--data", "d", "--out", "x"), "pass a JSON object whose suite"),
         (("claims",), "nothing to judge"),
         (("views", "--config", "{"), "--config: not valid JSON"),
     ],
@@ -107,7 +107,7 @@ def test_a_full_disk_is_one_line(monkeypatch, capsys):
 def test_sigterm_lets_temporary_folders_go(tmp_path: Path):
     before = signal.getsignal(signal.SIGTERM)
     try:
-        cli.stop_tidily()
+        cli.exit_cleanly_on_sigterm()
         with pytest.raises(SystemExit) as stopped, tempfile.TemporaryDirectory(dir=tmp_path):
             signal.raise_signal(signal.SIGTERM)
     finally:

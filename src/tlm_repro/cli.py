@@ -1,7 +1,7 @@
-"""The command line: a command parses, calls one function and reports errors in one line.
+"""The command line. A command parses its options, calls one function and reports an error in one line.
 
-The workflow's rules call these commands; a logged command can be run again by hand, anywhere. Heavy imports are
-inside the commands, so that `--help` and the commands without tensors stay instant.
+The workflow's rules call these commands. A logged command can be run again by hand, anywhere. Heavy imports are inside
+the commands, so `--help` and commands without tensors start instantly.
 """
 
 import errno
@@ -34,7 +34,7 @@ app.add_typer(reporting_commands)
 app.add_typer(sharing_commands)
 
 SpecText = Annotated[
-    str, typer.Option("--spec", help="What to do, as JSON: the workflow passes it, the log repeats it.")
+    str, typer.Option("--spec", help="The spec of the product as JSON, as the workflow passes and logs it.")
 ]
 DataManifest = Annotated[Path, typer.Option("--data", help="manifest.json of the tokenised data set.")]
 Out = Annotated[Path, typer.Option("--out", help="File to write.")]
@@ -50,9 +50,11 @@ def widths(
     start: Annotated[float | None, typer.Option(help="First layer's width ÷ D.")] = None,
     end: Annotated[float | None, typer.Option(help="Last layer's width ÷ D.")] = None,
     sharpness: Annotated[float | None, typer.Option(help="Steepness of the sigmoid.")] = None,
-    multipliers: Annotated[str | None, typer.Option(help="Width ÷ D of three equal groups, as 1.5,1.0,0.5.")] = None,
+    multipliers: Annotated[
+        str | None, typer.Option(help="Width ÷ D of three equal groups, such as 1.5,1.0,0.5.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other parameter of the schedule, as name=value.")
+        list[str] | None, typer.Option("--set", help="Any other parameter of the schedule, such as peak=3.8.")
     ] = None,
     model_width: Annotated[int | None, typer.Option(min=1, help="Residual width d, to count parameters.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -66,16 +68,16 @@ def widths(
             parameters["multipliers"] = tuple(float(part) for part in multipliers.split(","))
         except ValueError:
             raise ConfigError(
-                f"--multipliers {multipliers}: numbers separated by commas are expected, as 1.5,1.0,0.5"
+                f"--multipliers {multipliers}: give numbers separated by commas, such as 1.5,1.0,0.5"
             ) from None
     for setting in settings or ():
         name, _, text = setting.partition("=")
         try:
             parameters[name] = float(text)
         except ValueError:
-            raise ConfigError(f"--set {setting}: name=number is expected, as peak=3.8") from None
-    given = {name: value for name, value in parameters.items() if value is not None}
-    result = summary(layer_widths(schedule, layers, width, **given), width, model_width)
+            raise ConfigError(f"--set {setting}: give name=number, such as peak=3.8") from None
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    result = summary(layer_widths(schedule, layers, width, **parameters), width, model_width)
     typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else result.to_text())
 
 
@@ -127,36 +129,38 @@ def evaluate(
     samples: Annotated[Path | None, typer.Option(help="manifest.json of needle-in-a-haystack samples.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Sequences in one forward pass.")] = 32,
 ) -> None:
-    """Measures a model in one suite; parts that are done when another fails are kept for the next attempt."""
-    from tlm_repro.evaluation import partial as kept
+    """Evaluates a model in one suite. If a part fails, the finished parts are kept for the next attempt."""
     from tlm_repro.evaluation import suites
     from tlm_repro.evaluation.inputs import ItemFiles
+    from tlm_repro.evaluation.partial import partial_folder, remove_partial_results
 
-    stop_tidily()
+    exit_cleanly_on_sigterm()
     own = {task: Path(file) for task, file in named_values("--items", items, "openbookqa=items.jsonl").items()}
     files = ItemFiles(benchmarks, own)
     inputs = suites.Inputs(data=data, items=files, samples=samples, batch_size=batch_size)
-    partial, asked = kept.beside(out), suites.suite_spec(spec)
+    partial, suite = partial_folder(out), suites.suite_spec(spec)
     check_writable(out)
-    suites.evaluate(asked, model=model, inputs=inputs, partial=partial).write(out)
-    kept.forget(partial)
+    suites.evaluate(suite, model=model, inputs=inputs, partial=partial).write(out)
+    remove_partial_results(partial)
 
 
 @app.command()
 def needle_samples(
     spec: SpecText,
     out: Annotated[Path, typer.Option("--out", help="manifest.json to write; the samples lie beside it.")],
-    data: Annotated[Path | None, typer.Option(help="manifest.json of the data set whose tokenizer measures.")] = None,
-    model: Annotated[str | None, typer.Option(help="Or a model trained elsewhere, as `evaluate` takes it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="manifest.json of the data set whose tokenizer is used.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Instead of --data, a model trained elsewhere, as for `evaluate`.")
+    ] = None,
 ) -> None:
-    """Makes needle-in-a-haystack prompts for all models with one tokenizer."""
-    from tlm_repro.evaluation.needle.samples import make
+    """Makes needle-in-a-haystack prompts for all models that share a tokenizer."""
+    from tlm_repro.evaluation.needle.samples import make_samples
     from tlm_repro.spec.evaluation import NeedleSamplesSpec
 
     if out.name != "manifest.json":
-        raise ConfigError(f"--out {out}: the name is manifest.json; name the folder that holds it as you like")
-    stop_tidily()
-    make(NeedleSamplesSpec.from_json(spec), out.parent, data=data, model=model)
+        raise ConfigError(f"--out {out}: it must end in manifest.json (in any folder)")
+    exit_cleanly_on_sigterm()
+    make_samples(NeedleSamplesSpec.from_json(spec), out.parent, data=data, model=model)
 
 
 @app.command()
@@ -167,13 +171,13 @@ def fetch_benchmarks(
         list[str] | None, typer.Option(help="TASK=REV: branch, tag or commit of its data set; otherwise main.")
     ] = None,
     mirror: Annotated[
-        Path | None, typer.Option(help="Folder with the data sets as <owner>/<name>, taken instead of the hub.")
+        Path | None, typer.Option(help="Folder with the data sets as <owner>/<name>, used instead of the hub.")
     ] = None,
 ) -> None:
-    """Saves the benchmarks' items from the Hugging Face hub once, for machines without a network."""
+    """Saves the benchmarks' items from the Hugging Face hub, for machines without a network."""
     from tlm_repro.evaluation.benchmarks.fetch import fetch
 
-    stop_tidily()
+    exit_cleanly_on_sigterm()
     revisions = named_values("--revision", revision, "piqa=main")
     typer.echo(f"wrote {fetch(out, task or (), revisions=revisions, mirror=mirror, report=typer.echo)}")
 
@@ -196,7 +200,7 @@ def novelty(
     model: Annotated[Path | None, typer.Option(help="manifest.json of a trained run; none: the spec's model.")] = None,
     data: Annotated[Path | None, typer.Option(help="manifest.json of the data set of the held-out documents.")] = None,
 ) -> None:
-    """Measures how much each layer of one model still adds to the residual stream."""
+    """Measures the novelty of each layer's contribution to the residual stream of a model."""
     from tlm_repro.novelty.measure import measurement
     from tlm_repro.spec.evaluation import NoveltySpec
 
@@ -205,12 +209,12 @@ def novelty(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Option(help="manifest.json of a trained run, or a Hugging Face folder of ours.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; it may not hold anything yet.")],
-    format: Annotated[str, typer.Option(help="What to write: llama.")] = "llama",
-    dtype: Annotated[str, typer.Option(help="Of the weights: fp32, bf16 or fp16.")] = "fp32",
+    model: Annotated[Path, typer.Option(help="manifest.json of a trained run, or its Hugging Face folder.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write, which must be empty or new.")],
+    format: Annotated[str, typer.Option(help="Format of the model: llama.")] = "llama",
+    dtype: Annotated[str, typer.Option(help="Type of the weights: fp32, bf16 or fp16.")] = "fp32",
 ) -> None:
-    """Writes a trained Transformer as a standard Llama with the same logits, narrower MLPs filled up with zeros."""
+    """Writes a trained Transformer as a standard Llama with the same logits. Narrower MLPs are padded with zeros."""
     from tlm_repro.models.export import export as write
 
     typer.echo(write(model, out, format=format, dtype=dtype).to_text())
@@ -218,7 +222,7 @@ def export(
 
 @app.command()
 def schema(folder: Annotated[Path, typer.Option(help="Root of the repository.")] = Path()) -> None:
-    """Writes the configuration's JSON schema and its reference from the typed source."""
+    """Generates the configuration's JSON schema and its reference from the typed source."""
     from tlm_repro.config.reference import write
 
     for path in write(folder):
@@ -227,7 +231,7 @@ def schema(folder: Annotated[Path, typer.Option(help="Root of the repository.")]
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def workflow(context: typer.Context) -> None:
-    """Runs Snakemake with the given arguments, alone in this folder; clears what a killed one left locked."""
+    """Runs Snakemake with the given arguments. Refuses if one is running here; clears the locks of a killed one."""
     from tlm_repro.workflow import run_alone
 
     run_alone(context.args)
@@ -240,32 +244,32 @@ def named_values(option: str, texts: list[str] | None, example: str) -> dict[str
         name, _, value = text.partition("=")
         if not value:
             kind = "REV" if option == "--revision" else "FILE"
-            raise ConfigError(f"{option} {text}: TASK={kind} is expected, as {example}")
+            raise ConfigError(f"{option} {text}: give TASK={kind}, such as {example}")
         values[name] = value
     return values
 
 
-def stop_tidily() -> None:
-    """On SIGTERM, a scheduler's, temporary folders are removed first: by default the process is gone at once."""
+def exit_cleanly_on_sigterm() -> None:
+    """Makes SIGTERM, which schedulers send, raise SystemExit, so that temporary folders are removed."""
 
     def stop(number: int, _: Any) -> None:
-        print("tlm-repro: stopped by SIGTERM; the same command does the rest", file=sys.stderr)
+        print("tlm-repro: stopped by SIGTERM; run the same command again to finish", file=sys.stderr)
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
 
 
 def main() -> None:
-    """Entry point: every expected failure becomes one line on stderr and its exit code."""
+    """Entry point. Prints an expected failure as one line on stderr and returns its exit code."""
     try:
         app()
     except TLMError as error:
         print(f"tlm-repro: error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
-        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):  # not about a file of the user's
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):  # not about a user's file
             raise
-        where = error.filename or "the output or the folder of temporary files (TMPDIR)"
+        where = error.filename or "the output or the temporary folder (TMPDIR)"
         reason = f"{os.strerror(error.errno or 0)}: check the path, its permissions and the free space"
         print(f"tlm-repro: error: {where}: {reason}", file=sys.stderr)
         raise SystemExit(TLMError.exit_code) from None

@@ -83,9 +83,9 @@ def peer(model: Any, tokenizer: Any, batch_size: int = 4) -> HFLM:
     )
 
 
-def assert_same_scores(found: Sequence[tuple[float, bool]], expected: Sequence[tuple[float, bool]]) -> None:
-    assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], abs=1e-4)
-    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+def assert_same_scores(scores: Sequence[tuple[float, bool]], expected: Sequence[tuple[float, bool]]) -> None:
+    assert [score for score, _ in scores] == pytest.approx([score for score, _ in expected], abs=1e-4)
+    assert [greedy for _, greedy in scores] == [greedy for _, greedy in expected]
 
 
 def assert_as_the_peer(model: Any, tokenizer: Any) -> CausalLM:
@@ -187,17 +187,17 @@ def test_padding_on_the_left_agrees(architecture: str, tokenizer: Any) -> None:
         for row, each in enumerate(ids)
     ]
     lm = CausalLM(model, tokenizer, max_length=LENGTH, batch_size=8)
-    found = lm._loglikelihood_tokens([(None, each[:1], each[1:]) for each in ids])
-    assert [score for score, _ in found] == pytest.approx(expected, abs=1e-4)
+    scores = lm._loglikelihood_tokens([(None, each[:1], each[1:]) for each in ids])
+    assert [score for score, _ in scores] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(tokenizer: Any) -> None:
     model = ours("transformer")
     model.lm_head.weight.data.zero_()
     lm = CausalLM(model, tokenizer, max_length=LENGTH, batch_size=8)
-    found = lm.loglikelihood_rolling(asked("loglikelihood_rolling", [(page,) for page in PAGES]))
+    scores = lm.loglikelihood_rolling(asked("loglikelihood_rolling", [(page,) for page in PAGES]))
     tokens = [len(tokenizer.encode(page)) for page in PAGES]
-    assert [math.exp(-score / count) for score, count in zip(found, tokens, strict=True)] == pytest.approx([400.0] * 3)
+    assert [math.exp(-score / count) for score, count in zip(scores, tokens, strict=True)] == pytest.approx([400.0] * 3)
 
 
 def test_what_cannot_be_scored_is_refused(llama: Any, tokenizer: Any) -> None:
@@ -216,8 +216,8 @@ def test_smollm2_as_plain_transformers() -> None:
     pairs += [("The capital of France is", " Paris"), ("", "Once upon a time")]
     lm = CausalLM(model, tokenizer, max_length=64, batch_size=4)
     assert lm.likelihoods.abilities == Abilities(trees=True, split_head=True)
-    found = lm.loglikelihood(asked("loglikelihood", pairs))
-    for (before, after), (score, greedy) in zip(pairs, found, strict=True):
+    scores = lm.loglikelihood(asked("loglikelihood", pairs))
+    for (before, after), (score, greedy) in zip(pairs, scores, strict=True):
         start = tokenizer.encode(before) or [tokenizer.eos_token_id]
         ids = start + tokenizer.encode(after)  # these words are whole tokens: the pair splits where the text does
         with torch.no_grad():
@@ -227,4 +227,4 @@ def test_smollm2_as_plain_transformers() -> None:
         assert greedy == all(
             log_probabilities[place - 1].argmax().item() == ids[place] for place in range(len(start), len(ids))
         )
-    assert max(range(4), key=lambda option: found[option][0]) == 0
+    assert max(range(4), key=lambda option: scores[option][0]) == 0

@@ -8,7 +8,7 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.rope import check_length, rule, scaled
+from tlm_repro.evaluation.rope import check_length, scaled, scaled_frequencies
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 from tlm_repro.spec.evaluation import RopeScaling
@@ -53,14 +53,14 @@ def logits(model, inputs):
 
 def test_frequencies_are_those_of_the_papers():
     model = ours()
-    linear, one = rule(model, RopeScaling(kind="linear"), LENGTH)
+    linear, one = scaled_frequencies(model, RopeScaling(kind="linear"), LENGTH)
     assert linear.tolist() == pytest.approx([value * TRAINED / LENGTH for value in plain()])
     # NTK: the base grows so that the slowest channel is interpolated by the factor, the fastest not at all.
-    ntk, _ = rule(model, RopeScaling(kind="ntk"), LENGTH)
+    ntk, _ = scaled_frequencies(model, RopeScaling(kind="ntk"), LENGTH)
     assert ntk[0] == pytest.approx(1.0)
     assert ntk[-1] == pytest.approx(plain()[-1] * TRAINED / LENGTH)
     # YaRN: queries and keys together are scaled by (0.1 ln s + 1)².
-    yarn, magnitude = rule(model, RopeScaling(kind="yarn"), LENGTH)
+    yarn, magnitude = scaled_frequencies(model, RopeScaling(kind="yarn"), LENGTH)
     assert magnitude == pytest.approx(0.1 * math.log(LENGTH / TRAINED) + 1)
     assert yarn[-1] == pytest.approx(plain()[-1] * TRAINED / LENGTH)
     assert one == 1.0
@@ -120,7 +120,7 @@ def test_models_that_can_t_be_scaled_are_told_apart():
     biased.config.max_position_embeddings = TRAINED  # biases by distance: no table ends there
     check_length(biased, LENGTH, RopeScaling())
     own = llama(rope_type="linear", factor=2.0)
-    with pytest.raises(EvaluationError, match="scales its rotary positions itself"):
+    with pytest.raises(EvaluationError, match="already scales its rotary positions"):
         check_length(own, LENGTH, RopeScaling(kind="yarn"))
     check_length(copy.deepcopy(own), LENGTH, RopeScaling())
     check_length(ours(), LENGTH, RopeScaling(kind="yarn"))

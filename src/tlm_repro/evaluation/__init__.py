@@ -1,1 +1,1 @@
-"""Scores of trained models: one module a kind of measurement, `suites` to run them by name."""
+"""Scores of trained models: one module for each kind of measurement, and `suites` to run them by name."""

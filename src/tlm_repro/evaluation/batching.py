@@ -1,31 +1,32 @@
-"""Which tokens go through a model together to score continuations: shared prefixes once, rows of like length.
+"""Batches for scoring continuations: shared prefixes are read once, and rows of similar length go together.
 
-The options of a multiple-choice item mostly follow one context. A row holds that shared stem once and the options after
-it as branches; a token sees the stem, and of the branches only its own. Positions go on from the stem in each branch.
+The options of a multiple-choice item usually follow the same context. A row holds that shared stem once and the options
+as branches after it. A token attends to the stem and to its own branch only; positions in each branch continue from the
+stem.
 """
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-WORTH = 0.25  # an input joins a row where that saves at least this part of its tokens
+MIN_SAVING = 0.25  # an input joins a row if that saves at least this share of its tokens
 
 
 @dataclass(frozen=True)
 class Request:
-    """Token ids: `context`, not empty, and the `continuation` whose likelihood is asked for, not empty either."""
+    """Token ids of a context and of the continuation to score. Neither is empty."""
 
     context: list[int]
     continuation: list[int]
 
     def input(self, max_length: int) -> list[int]:
-        """What the model reads: all but the last token, cut from the left to `max_length` tokens."""
+        """The tokens that the model reads: all but the last, truncated on the left to `max_length` tokens."""
         return (self.context + self.continuation)[-(max_length + 1) : -1]
 
 
 @dataclass
 class Row:
-    """Requests over one stem. `members` holds, for each, its number, its branch and its continuation's length."""
+    """Requests that share a stem. `members` has each one's number, its branch and its continuation's length."""
 
     stem: list[int]
     branches: list[list[int]] = field(default_factory=list)
@@ -36,7 +37,7 @@ class Row:
 
     @property
     def tree(self) -> bool:
-        """Whether the tokens need more than the plain causal mask."""
+        """Whether the row needs more than the plain causal mask."""
         return len(self.branches) > 1
 
     def tokens(self) -> list[int]:
@@ -47,74 +48,73 @@ class Row:
         return [*range(start), *(start + step for branch in self.branches for step in range(len(branch)))]
 
     def segments(self) -> list[int]:
-        """0 at the stem's tokens, the branch's number, from 1, at the others."""
+        """For each token, 0 in the stem, else its branch's number from 1."""
         numbered = enumerate(self.branches, start=1)
         return [0] * len(self.stem) + [number for number, branch in numbered for _ in branch]
 
     def columns(self) -> Iterator[tuple[int, list[int]]]:
-        """(request number, columns in the row whose logits predict its continuation)."""
+        """Each request's number, and the columns of the row whose logits predict its continuation."""
         start = len(self.stem)
         shifts = [0, *itertools.accumulate(map(len, self.branches), initial=0)]
         for number, branch, length in self.members:
-            last, shift = start + (len(self.branches[branch - 1]) if branch else 0), shifts[branch]
-            places = range(last - length, last)
-            yield number, [place + (shift if place >= start else 0) for place in places]
+            end, shift = start + (len(self.branches[branch - 1]) if branch else 0), shifts[branch]
+            yield number, [index + (shift if index >= start else 0) for index in range(end - length, end)]
 
     def add(self, number: int, tokens: list[int], length: int, *, branching: bool, limit: int) -> bool:
-        """Takes one more input in, if that pays and the row stays within `limit` tokens; says whether it did."""
+        """Adds an input if that saves enough tokens and the row stays within `limit` tokens; returns whether it did."""
         shared = common_prefix(self.stem, tokens)
         stem = self.stem[:shared]
         moved = self.stem[shared:]
         branches = [moved + branch for branch in self.branches] or ([moved] if moved else [])
         rest = tokens[shared:]
-        known = branches.index(rest) + 1 if rest in branches else 0
-        cost = shared + sum(map(len, branches)) + (len(rest) if rest and not known else 0)
-        if len(self) + len(tokens) - cost < WORTH * len(tokens) or cost > limit or not shared:
+        existing = branches.index(rest) + 1 if rest in branches else 0
+        cost = shared + sum(map(len, branches)) + (len(rest) if rest and not existing else 0)
+        if len(self) + len(tokens) - cost < MIN_SAVING * len(tokens) or cost > limit or not shared:
             return False
-        grown = [*branches, rest] if rest and not known else branches
-        if not branching and len(grown) > 1:
+        new_branches = [*branches, rest] if rest and not existing else branches
+        if not branching and len(new_branches) > 1:
             return False
         if moved and not self.branches:  # members that ended at the stem now end in the branch that it became
-            self.members = [(one, 1, size) for one, _, size in self.members]
+            self.members = [(member, 1, size) for member, _, size in self.members]
         elif moved and any(branch == 0 for _, branch, _ in self.members):
             return False
-        self.stem, self.branches = stem, grown
-        self.members.append((number, (known or len(grown)) if rest else 0, length))
+        self.stem, self.branches = stem, new_branches
+        self.members.append((number, (existing or len(new_branches)) if rest else 0, length))
         return True
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the longest common prefix."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+    for index, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
-            return place
-    return min(len(one), len(other))
+            return index
+    return min(len(first), len(second))
 
 
-def rows(requests: Sequence[Request], max_length: int, *, branching: bool) -> list[Row]:
-    """Requests as rows. Only neighbours share one: lm-eval asks for the options of an item one after the other.
+def pack_rows(requests: Sequence[Request], max_length: int, *, branching: bool) -> list[Row]:
+    """Packs requests into rows. Only neighbours share a row, because lm-eval requests an item's options in sequence.
 
     Args:
         max_length: tokens that the model reads of one request.
-        branching: whether the model can take a mask of its own; without it, inputs share a row only where the longer
-            begins with the shorter.
+        branching: whether the model accepts a custom mask. Otherwise inputs share a row only if the longer one begins
+            with the shorter.
     """
-    found: list[Row] = []
+    rows: list[Row] = []
     for number, request in enumerate(requests):
         tokens, length = request.input(max_length), len(request.continuation)
-        if found and found[-1].add(number, tokens, length, branching=branching, limit=2 * max_length):
+        if rows and rows[-1].add(number, tokens, length, branching=branching, limit=2 * max_length):
             continue
-        found.append(Row(tokens, members=[(number, 0, length)]))
-    return found
+        rows.append(Row(tokens, members=[(number, 0, length)]))
+    return rows
 
 
-def batches(found: Sequence[Row], budget: int) -> Iterator[list[Row]]:
-    """The longest rows first, as many at once as fit `budget` tokens with padding, one at least.
+def batches(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
+    """Batches of at least one row and at most `budget` tokens with padding, the longest rows first.
 
-    Rows with branches and rows without don't mix: the latter take the faster plain causal mask.
+    Rows with branches and rows without don't mix, because the latter use the faster plain causal mask.
     """
     batch: list[Row] = []
-    for row in sorted(found, key=lambda row: (row.tree, -len(row))):
+    for row in sorted(rows, key=lambda row: (row.tree, -len(row))):
         if batch and (row.tree != batch[0].tree or (len(batch) + 1) * len(batch[0]) > budget):
             yield batch
             batch = []

@@ -1,4 +1,4 @@
-"""What an evaluation is given beside its spec and its model, and what a suite is handed of it."""
+"""The inputs of an evaluation beside its spec and its model, and the context that a suite gets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.partial import Kept
+from tlm_repro.evaluation.partial import PartialResults
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ItemFiles:
-    """Items on this machine: the folder that `tlm-repro fetch-benchmarks` made, and own JSONL files by task.
+    """Items on this machine: the folder that `tlm-repro fetch-benchmarks` made, and the user's JSONL files by task.
 
-    Only the tasks of source `path` read the folder, and only tasks that have items of their own in the spec a file.
+    The folder is read by tasks of source `path`, a file by a task whose spec has items of its own.
     """
 
     folder: Path | None = None
     own: Mapping[str, Path] = field(default_factory=dict)
 
     def own_file(self, task: str) -> Path:
-        """Raises EvaluationError where none was given for the task."""
+        """The user's file for a task. Raises EvaluationError if there is none."""
         if task not in self.own:
             raise EvaluationError(f"the spec has items of its own for '{task}'. Pass --items {task}=<JSONL file>")
         return self.own[task]
@@ -34,10 +34,13 @@ NO_FILES = ItemFiles()
 
 @dataclass(frozen=True)
 class Inputs:
-    """Products that a suite may read, and how it runs: none of it is part of an evaluation's id.
+    """Products that a suite may read, and how it is run. None of it is part of an evaluation's id.
 
-    `data` is the manifest of a tokenised data set, `items` the benchmark items on this machine, `samples` the manifest
-    of needle-in-a-haystack samples. `device` is as PyTorch names it; None: the first GPU if there is one, else the CPU.
+    Attributes:
+        data: manifest of a tokenised data set.
+        items: benchmark items on this machine.
+        samples: manifest of needle-in-a-haystack samples.
+        device: PyTorch's name of a device; None: the first free GPU, else the CPU.
     """
 
     data: Path | None = None
@@ -49,14 +52,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Context:
-    """Inputs, opened. `tokens` is None where no data set was given; `kept` holds what a failed attempt left."""
+    """Opened inputs: the data set, if there is one, and the partial results of a failed attempt."""
 
     inputs: Inputs
     tokens: "TokenData | None"
-    kept: Kept
+    partial: PartialResults
 
     def held_out(self, purpose: str) -> "TokenData":
-        """The data set with the held-out documents. Raises EvaluationError, with its purpose, where none was given."""
+        """The data set with the held-out documents. Raises EvaluationError, naming the purpose, if there is none."""
         if self.tokens is None:
             raise EvaluationError(f"{purpose}: pass the manifest.json of a tokenised data set as --data")
         return self.tokens

@@ -1,7 +1,7 @@
-"""lm-eval's interface to a model: its tokenisation and truncation, our batches.
+"""lm-eval's interface to a model: lm-eval's tokenisation and truncation with this project's batches.
 
-What HFLM, lm-eval's own class, does with `add_bos_token=False` and the end-of-text token as prefix, this does too: the
-same tokens are scored after the same tokens.
+It scores the same tokens after the same tokens as HFLM, lm-eval's own class, with `add_bos_token=False` and the
+end-of-text token as prefix.
 """
 
 import sys
@@ -17,24 +17,24 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.batching import Request, batches, rows
+from tlm_repro.evaluation.batching import Request, batches, pack_rows
 from tlm_repro.evaluation.likelihoods import Likelihoods
 
-CPU_TOKENS = 1024  # more at once is padding and leaves a CPU's caches: measured in docs/performance.md
+CPU_TOKENS = 1024  # larger batches have more padding and exceed a CPU's caches; measured in docs/performance.md
 
 
 @dataclass
 class Work:
-    """What was asked for, and what went through the model."""
+    """Counts of requests and tokens."""
 
     requests: int = 0
     seconds: float = 0.0
-    requested_tokens: int = 0  # inputs of all requests, each on its own
-    row_tokens: int = 0  # with shared prefixes once
-    padded_tokens: int = 0  # and with padding
+    requested_tokens: int = 0  # in the inputs of all requests
+    row_tokens: int = 0  # with shared prefixes counted once
+    padded_tokens: int = 0  # row_tokens with padding
 
     def summary(self) -> dict[str, Any]:
-        """Figures for an evaluation file; the two shares are of `requested_tokens` and `padded_tokens`."""
+        """The evaluation file's entries. The two shares are of `requested_tokens` and of `padded_tokens`."""
         return {
             "requests": self.requests,
             "requests_per_s": round(self.requests / self.seconds, 2) if self.seconds else None,
@@ -44,13 +44,14 @@ class Work:
 
 
 class CausalLM(TemplateLM):
-    """A Hugging Face causal language model and its tokenizer, as lm-eval asks them.
+    """A Hugging Face causal language model and its tokenizer behind lm-eval's interface.
 
-    In training a document follows an end-of-text token, and no token stands for its beginning: so it is here.
+    As in training, a document follows an end-of-text token, and there is no begin-of-text token.
 
     Args:
-        max_length: tokens that the model reads of one request; longer ones are cut from the left.
-        batch_size: sequences of `max_length` in one forward pass, or as many tokens in shorter ones; on a CPU fewer.
+        max_length: tokens that the model reads of one request; longer requests are truncated on the left.
+        batch_size: sequences of `max_length` tokens in one forward pass, or as many tokens in shorter ones; fewer on a
+            CPU.
 
     Raises:
         EvaluationError: the tokenizer has no end-of-text token.
@@ -60,16 +61,16 @@ class CausalLM(TemplateLM):
         super().__init__()
         if tokenizer.eos_token_id is None:
             raise EvaluationError(
-                "the tokenizer has no end-of-text token, after which a text without context is scored: set its "
-                "eos_token and save it"
+                "the tokenizer has no end-of-text token, which precedes a text without context: set its eos_token and "
+                "save it"
             )
         self.model, self.tokenizer, self.max_length, self.batch_size = model, tokenizer, max_length, batch_size
         self.likelihoods = Likelihoods(model)
         self._device = self.likelihoods.device
         self.work = Work()
 
-    def start_work(self) -> None:
-        """Counts anew."""
+    def reset_work(self) -> None:
+        """Sets all counts to zero."""
         self.work = Work()
 
     @property
@@ -78,17 +79,17 @@ class CausalLM(TemplateLM):
 
     @property
     def bos_policy(self) -> dict[str, Any]:
-        """How the beginning of a text is marked, for an evaluation file."""
+        """The evaluation file's entry on how the beginning of a text is marked."""
         return {"add_bos": False, "prefix_token": self.tokenizer.eos_token, "prefix_token_id": self.prefix_token_id}
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens in one forward pass, padding included, where one row isn't longer."""
-        asked = self.batch_size * self.max_length
-        return min(asked, CPU_TOKENS) if self._device.type == "cpu" else asked
+        """Tokens in one forward pass, padding included, unless a single row is longer."""
+        tokens = self.batch_size * self.max_length
+        return min(tokens, CPU_TOKENS) if self._device.type == "cpu" else tokens
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids, without special tokens unless they are asked for."""
+        """Token ids, by default without special tokens."""
         return self.tokenizer.encode(string, add_special_tokens=bool(add_special_tokens))
 
     def _loglikelihood_tokens(
@@ -98,24 +99,24 @@ class CausalLM(TemplateLM):
         **_: Any,
     ) -> list[tuple[float, bool]]:
         start = time.perf_counter()
-        asked = [self._request(*request) for request in requests]
-        found = rows(asked, self.max_length, branching=self.likelihoods.abilities.trees)
-        continuations = [request.continuation for request in asked]
+        checked = [self._check_request(*request) for request in requests]
+        rows = pack_rows(checked, self.max_length, branching=self.likelihoods.abilities.trees)
+        continuations = [request.continuation for request in checked]
         scores: dict[int, tuple[float, bool]] = {}
-        with tqdm(total=len(asked), desc="Scoring", unit="request", disable=disable_tqdm, file=sys.stderr) as bar:
-            for batch in batches(found, self.batch_tokens):
+        with tqdm(total=len(checked), desc="Scoring", unit="request", disable=disable_tqdm, file=sys.stderr) as bar:
+            for batch in batches(rows, self.batch_tokens):
                 scores |= self.likelihoods.score(batch, continuations)
                 bar.update(len(scores) - bar.n)
                 self.work.row_tokens += sum(map(len, batch))
                 self.work.padded_tokens += len(batch) * max(map(len, batch))
-        self.work.requests += len(asked)
-        self.work.requested_tokens += sum(len(request.input(self.max_length)) for request in asked)
+        self.work.requests += len(checked)
+        self.work.requested_tokens += sum(len(request.input(self.max_length)) for request in checked)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self.work.seconds += time.perf_counter() - start
-        return [scores[number] for number in range(len(asked))]
+        return [scores[number] for number in range(len(checked))]
 
-    def _request(self, texts: Any, context: list[int], continuation: list[int]) -> Request:
+    def _check_request(self, texts: Any, context: list[int], continuation: list[int]) -> Request:
         if not context or not 0 < len(continuation) <= self.max_length:
             raise EvaluationError(
                 f"a continuation of {len(continuation)} tokens after {len(context)} can't be scored: {texts!r:.200}. "
@@ -124,7 +125,7 @@ class CausalLM(TemplateLM):
         return Request(context, continuation)
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts in nats, in windows that don't overlap but for what the last one reads."""
+        """Log-likelihoods of whole texts in nats, in disjoint windows; the last one also reads tokens before it."""
         windows, owners = [], []
         for owner, request in enumerate(requests):
             pairs = get_rolling_token_windows(
@@ -139,11 +140,11 @@ class CausalLM(TemplateLM):
         totals = [0.0] * len(requests)
         for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
             totals[owner] += score
-        self.work.requests += len(requests) - len(windows)  # lm-eval's requests are texts
+        self.work.requests += len(requests) - len(windows)  # a text is one request of lm-eval
         return totals
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy continuations, by lm-eval's own class."""
+        """Greedy continuations, generated by lm-eval's own class."""
         from lm_eval.models.huggingface import HFLM
 
         start = time.perf_counter()

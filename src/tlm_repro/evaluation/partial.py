@@ -1,7 +1,7 @@
-"""Finished parts of an evaluation that failed later, so that the next attempt does only the rest.
+"""Partial results of an evaluation that failed, so that the next attempt computes only the rest.
 
-A part is found again only under the same key: whatever can change its numbers belongs into the key, the model's
-identity first. An unreadable part counts as absent.
+A part is stored under a key that holds everything its numbers depend on, the model's identity included. An unreadable
+part counts as missing.
 """
 
 import shutil
@@ -15,46 +15,46 @@ from tlm_repro.artifacts.manifest import versions
 from tlm_repro.errors import ArtifactError
 
 
-def beside(out: Path) -> Path:
-    """The hidden folder of the parts of the evaluation file `out`."""
+def partial_folder(out: Path) -> Path:
+    """The hidden folder for the partial results of the evaluation file `out`."""
     return out.parent / f".{out.name}.partial"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Parts in `folder` (None: nothing is kept) whose keys hold `identity` and the versions of the libraries."""
+class PartialResults:
+    """Parts in `folder`; None: nothing is stored. Every key includes `identity` and the libraries' versions."""
 
     folder: Path | None
     identity: dict[str, Any]
 
     def get(self, name: str, key: dict[str, Any]) -> Any | None:
-        """The part's value, or None where it isn't there for this key."""
+        """The value of a part, or None if there is none for this key."""
         if self.folder is None:
             return None
-        whole = self._whole(key)
+        full_key = self._full_key(key)
         try:
-            part = read_json(part_file(self.folder, name, whole))
+            part = read_json(part_file(self.folder, name, full_key))
         except ArtifactError:
             return None
-        return part["value"] if isinstance(part, dict) and part.get("key") == whole else None
+        return part["value"] if isinstance(part, dict) and part.get("key") == full_key else None
 
     def put(self, name: str, key: dict[str, Any], value: Any) -> None:
-        """Keeps a JSON value, atomically."""
+        """Stores a JSON value, atomically."""
         if self.folder is not None:
-            whole = self._whole(key)
-            write_json(part_file(self.folder, name, whole), {"key": whole, "value": value})
+            full_key = self._full_key(key)
+            write_json(part_file(self.folder, name, full_key), {"key": full_key, "value": value})
 
-    def _whole(self, key: dict[str, Any]) -> dict[str, Any]:
+    def _full_key(self, key: dict[str, Any]) -> dict[str, Any]:
         return {**key, "identity": self.identity, "versions": versions()}
 
 
-NOTHING_KEPT = Kept(folder=None, identity={})
+NO_PARTIAL_RESULTS = PartialResults(folder=None, identity={})
 
 
 def part_file(folder: Path, name: str, key: dict[str, Any]) -> Path:
     return folder / f"{name}-{fingerprint(key)}.json"
 
 
-def forget(folder: Path) -> None:
-    """Removes the parts: the whole is written."""
+def remove_partial_results(folder: Path) -> None:
+    """Removes the partial results, once the evaluation file is written."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Who is evaluated: a run of this project, a Hugging Face folder, a model of the hub, or a GGUF file."""
+"""The model to evaluate: a run of this project, a Hugging Face folder, a model on the hub, or a GGUF file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +17,14 @@ from tlm_repro.spec.run import RunSpec
 class Subject:
     """A model before it is loaded.
 
-    `identity` changes whenever a weight or the tokenizer may have: partial results are kept under it. `block` is what
-    the evaluation file says of the model: `run` and `model` for a run of ours, `external` for any other. `run` is None
-    for the latter, as are `metrics`, the run's rows by step, and `training`, the time and device of its training.
-    `load` takes a device and gives (model in evaluation mode, tokenizer).
+    Attributes:
+        identity: changes whenever a weight or the tokenizer may have changed; part of the key of partial results.
+        block: the evaluation file's entries about the model: `run` and `model` for a run of this project, else
+            `external`.
+        run: None for a model trained elsewhere, as are `metrics` and `training`.
+        load: returns (model in evaluation mode, tokenizer) on a device.
+        metrics: the run's metrics.jsonl.
+        training: time and device of its training.
     """
 
     name: str
@@ -32,25 +36,25 @@ class Subject:
     training: dict[str, Any] | None = None
 
 
-def subject(model: str) -> Subject:
+def find_subject(model: str) -> Subject:
     """The model that a `--model` option names.
 
     Args:
-        model: the manifest.json of a finished run or its folder; a Hugging Face folder; `owner/name` on the hub, with
-            `@revision` if need be; a .gguf file; or `package:file.gguf`, in an installed Python package.
+        model: the manifest.json of a finished run or its folder; a Hugging Face folder; `owner/name` on the hub,
+            optionally with `@revision`; a .gguf file; or `package:file.gguf` in an installed Python package.
 
     Raises:
-        ArtifactError: a manifest of another kind, or a file of the run that isn't what its manifest says.
-        EvaluationError: none of these, or it can't be had.
+        ArtifactError: the manifest is of another kind, or a file of the run doesn't match it.
+        EvaluationError: the model doesn't exist or is unavailable.
     """
     path = Path(model)
     manifest = path / "manifest.json" if path.is_dir() else path
     if path.name == "manifest.json" or (manifest.is_file() and path.is_dir()):
-        return of_run(ModelManifest.read(manifest, verify="sha256"))
-    return of_external(model)
+        return run_subject(ModelManifest.read(manifest, verify="sha256"))
+    return external_subject(model)
 
 
-def of_run(manifest: ModelManifest) -> Subject:
+def run_subject(manifest: ModelManifest) -> Subject:
     from tlm_repro.models import pretrained
 
     run = manifest.spec
@@ -70,13 +74,13 @@ def of_run(manifest: ModelManifest) -> Subject:
     )
 
 
-def of_external(model: str) -> Subject:
+def external_subject(model: str) -> Subject:
     from tlm_repro.models import pretrained
 
     spec = pretrained.resolved(pretrained.reference(model))
     files = pretrained.local_files(spec)
     contents = {file.name: sha256_file(file) for file in files}
-    # A commit of the hub stands for its files; a local folder or file has only its contents.
+    # A commit on the hub identifies its files. A local folder or file is identified by its contents.
     block = {"name": spec.name, "source": "package" if spec.package else "folder" if files else "hub"}
     if contents:
         block |= {"path": f"{spec.package}:{spec.gguf}" if spec.package else model, "hash": fingerprint(contents, 16)}
@@ -92,7 +96,7 @@ def of_external(model: str) -> Subject:
 
 
 def model_facts(run: RunSpec) -> dict[str, Any]:
-    """What tables say of a model beside its scores. FLOPs: one sequence forward, and the whole training."""
+    """A model's sizes for tables. FLOPs are those of one sequence's forward pass and of the whole training."""
     model = run.model
     return {
         "parameters": parameters(model).total,

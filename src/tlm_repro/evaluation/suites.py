@@ -1,4 +1,4 @@
-"""A model's scores in one suite, as its evaluation file holds them."""
+"""The evaluation suites, and the evaluation of a model in one of them."""
 
 import json
 import time
@@ -14,9 +14,9 @@ from tlm_repro.evaluation.benchmarks.harness import zero_shot
 from tlm_repro.evaluation.benchmarks.items import check_items
 from tlm_repro.evaluation.inputs import Context, Inputs
 from tlm_repro.evaluation.needle.suite import check_needle, score_needle
-from tlm_repro.evaluation.partial import Kept
+from tlm_repro.evaluation.partial import PartialResults
 from tlm_repro.evaluation.scoring import Scores
-from tlm_repro.evaluation.subject import Subject, subject
+from tlm_repro.evaluation.subject import Subject, find_subject
 from tlm_repro.evaluation.training_curve import training_curve
 from tlm_repro.records.evaluation import Evaluation, Metric
 from tlm_repro.spec.base import Spec
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suite:
-    """How a suite is asked for and run: `scores` takes (model, tokenizer, spec, context).
+    """How a suite is specified and run.
 
-    `needs_run`: it can't be run on a model trained elsewhere. `check` raises an EvaluationError where the spec needs an
-    input that the context lacks, before a weight is loaded.
+    Attributes:
+        scores: called with (model, tokenizer, spec, context).
+        check: raises EvaluationError, before a model is loaded, if the context lacks an input that the spec needs.
+        needs_run: whether the suite requires a run of this project.
     """
 
     spec: type[Spec]
@@ -41,60 +43,58 @@ class Suite:
 
 
 def suite_spec(text: str) -> Spec:
-    """The spec in a JSON text, of the suite that it names. Raises ConfigError where it names none or doesn't fit it."""
+    """Parses a spec in JSON by its suite. Raises ConfigError if the suite is unknown or the spec is invalid."""
     try:
         suite = SUITES[json.loads(text)["suite"]]
     except (ValueError, TypeError, KeyError):
-        raise ConfigError(
-            f"--spec: a JSON object whose suite is {' or '.join(SUITES)} is expected, not {text[:80]!r}"
-        ) from None
+        raise ConfigError(f"--spec: {text[:80]!r}: pass a JSON object whose suite is {' or '.join(SUITES)}") from None
     return suite.spec.from_json(text)
 
 
 def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = None) -> Evaluation:
-    """The record of a model's scores.
+    """Evaluates a model in one suite.
 
     Args:
-        spec: names the suite.
-        model: as `subject` takes it.
-        partial: folder where the finished parts of a failing suite are kept for the next attempt; None: they aren't.
+        spec: of the suite.
+        model: as for `find_subject`.
+        partial: folder for partial results, which the next attempt uses if this one fails; None: they aren't stored.
 
     Raises:
-        ArtifactError: a manifest or a file isn't what it should be.
-        EvaluationError: the model can't be had, an input that the suite needs is missing or belongs to another model,
-            or the suite can't be run.
+        ArtifactError: a manifest is of another kind, or a file doesn't match it.
+        EvaluationError: the model is unavailable, an input of the suite is missing or belongs to another model, or the
+            suite can't be run.
     """
     from tlm_repro.devices import default_device, device_name
 
     start = time.perf_counter()
     name = spec.canonical()["suite"]
-    suite, found = SUITES[name], subject(model)
-    if suite.needs_run and found.run is None:
+    suite, subject = SUITES[name], find_subject(model)
+    if suite.needs_run and subject.run is None:
         raise EvaluationError(
-            f"suite '{name}' takes the tokens of the data set that a run of this project was trained on, and "
-            f"{found.name} is none: evaluate it in suite 'zero_shot'"
+            f"suite '{name}' needs the data set that a run of this project was trained on, but {subject.name} isn't "
+            "one of its runs: evaluate it in suite 'zero_shot'"
         )
     device = inputs.device or default_device()
-    tokens = opened(inputs.data, found)
+    tokens = open_data(inputs.data, subject)
     identity = {
-        "model": found.identity,
+        "model": subject.identity,
         "data": fingerprint(tokens.manifest.files, length=16) if tokens else None,
         "device": device_name(device),
     }
-    context = Context(inputs, tokens, Kept(partial, identity))
+    context = Context(inputs, tokens, PartialResults(partial, identity))
     suite.check(spec, context)
-    decoder, tokenizer = found.load(device)
+    decoder, tokenizer = subject.load(device)
     metrics, details = suite.scores(decoder, tokenizer, spec, context)
-    if name == "validation" and found.metrics is not None:
-        details = {**details, "curve": training_curve(found.metrics)}
-    if name == "validation" and found.training is not None:
-        details = {**details, "training": found.training}
+    if name == "validation" and subject.metrics is not None:
+        details = {**details, "curve": training_curve(subject.metrics)}
+    if name == "validation" and subject.training is not None:
+        details = {**details, "training": subject.training}
     return Evaluation.create(
         {
             "schema": 1,
             "kind": "evaluation",
             "suite": name,
-            **found.block,
+            **subject.block,
             "spec": spec.canonical(),
             "metrics": metrics,
             "details": details,
@@ -105,16 +105,17 @@ def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = N
     )
 
 
-def opened(data: Path | None, found: Subject) -> "TokenData | None":
-    """The data set at `data`. Raises EvaluationError when it isn't the one that the run was trained on."""
+def open_data(data: Path | None, subject: Subject) -> "TokenData | None":
+    """Opens the data set of a manifest. Raises EvaluationError if the run wasn't trained on it."""
     from tlm_repro.data.shards import TokenData
 
     if data is None:
         return None
     tokens = TokenData.open(data)
-    if found.run is not None and found.run.data.name != tokens.manifest.id:
+    if subject.run is not None and subject.run.data.name != tokens.manifest.id:
         raise EvaluationError(
-            f"the run {found.name} was trained on {found.run.data.name}, {data} is {tokens.manifest.id}: pass that one"
+            f"the run {subject.name} was trained on {subject.run.data.name}, but {data} describes "
+            f"{tokens.manifest.id}: pass the manifest of the former"
         )
     return tokens
 
@@ -142,8 +143,8 @@ def check_zero_shot(spec: ZeroShotSpec, context: Context) -> None:
     check_items(spec, context.inputs.items)
     if spec.source == "demo" and "wikitext" in spec.all_tasks:
         context.held_out(
-            "the demo's wikitext scores the held-out documents of a data set in place of WikiText's pages (task "
-            "'wikitext' can be left out of the spec instead)"
+            "the demo's task 'wikitext' scores the held-out documents of a data set instead of WikiText's pages (or "
+            "remove the task from the spec)"
         )
 
 
@@ -156,7 +157,7 @@ def score_zero_shot(model: Any, tokenizer: Any, spec: ZeroShotSpec, context: Con
         batch_size=inputs.batch_size,
         held_out=tokens.held_out() if tokens is not None else (),
         files=inputs.items,
-        kept=context.kept,
+        partial=context.partial,
     )
 
 

@@ -1,4 +1,4 @@
-"""How a run's training went, thinned to what a figure needs: kept beside its held-out loss, so that no model is."""
+"""A run's training curve, thinned for figures. The evaluation file has it, so figures don't need the model's folder."""
 
 import json
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ POINTS = 200
 
 
 def training_curve(path: Path) -> dict[str, Any] | None:
-    """At most `POINTS` points in columns: `step` and `tokens` where each ends, `loss` the mean of its steps, in nats.
+    """Columns of at most `POINTS` points: `step` and `tokens` at the end of each, `loss` the mean of its steps in nats.
 
-    `validation` has the held-out losses on the way, at most as many, the last among them. All runs of one length are
-    thinned at the same steps. None where no step has a loss.
+    `validation` has at most as many held-out losses measured during training, the last one included. Runs of the same
+    length are thinned at the same steps. None if no step has a loss.
     """
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     split = np.array_split(np.arange(len(rows)), max(1, min(POINTS, len(rows))))
     parts = [[rows[index] for index in part if rows[index].get("loss") is not None] for part in split]
-    parts = [part for part in parts if part]  # a batch that was skipped has no loss
+    parts = [part for part in parts if part]  # a skipped batch has no loss
     if not parts:
         return None
-    validated = thinned([row for row in rows if row.get("validation_loss") is not None])
+    validation = thin([row for row in rows if row.get("validation_loss") is not None])
     return {
         "step": [part[-1]["step"] for part in parts],
         "tokens": [part[-1]["tokens"] for part in parts],
         "loss": [float(np.mean([row["loss"] for row in part])) for part in parts],
         "validation": {
-            "tokens": [row["tokens"] for row in validated],
-            "loss": [row["validation_loss"] for row in validated],
+            "tokens": [row["tokens"] for row in validation],
+            "loss": [row["validation_loss"] for row in validation],
         },
     }
 
 
-def thinned(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most `POINTS` of the rows, evenly spread, the last among them."""
-    places = np.linspace(0, len(rows) - 1, min(POINTS, len(rows))).round().astype(int)
-    return [rows[place] for place in np.unique(places)]
+def thin(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most `POINTS` of the rows, evenly spaced, the last one included."""
+    indices = np.linspace(0, len(rows) - 1, min(POINTS, len(rows))).round().astype(int)
+    return [rows[index] for index in np.unique(indices)]

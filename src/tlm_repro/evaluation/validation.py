@@ -1,4 +1,4 @@
-"""In-distribution loss on held-out text: the measure of the paper's Figure 2 and Table 1."""
+"""The in-distribution loss on held-out text, as in the paper's Figure 2 and Table 1."""
 
 import math
 import sys
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Loss:
     """Mean negative log-likelihood in nats per token, over `tokens` predicted tokens in `windows` windows.
 
-    `stderr` is the standard error of the mean with blocks of windows as the sampling unit (tokens of one document are
-    correlated; `tlm_repro.statistics.blocks` says by how much); None when there is only one window.
+    `stderr` is the standard error of the mean with blocks of windows as the sampling unit, because tokens of one
+    document are correlated (see `tlm_repro.statistics.blocks`). It is None for a single window.
     """
 
     loss: float
@@ -40,7 +40,7 @@ class Loss:
 
     @property
     def perplexity_stderr(self) -> float | None:
-        """First-order: d exp(x) = exp(x) dx."""
+        """To first order, d exp(x) = exp(x) dx."""
         return None if self.stderr is None else self.perplexity * self.stderr
 
 
@@ -54,29 +54,29 @@ def validation_loss(
 ) -> Loss:
     """Loss of a causal language model on the start of a token stream.
 
-    Windows of `sequence_length` + 1 tokens start every `sequence_length` tokens, so that each token but the first is
-    predicted once, from at most `sequence_length` tokens before it. The last incomplete window is dropped, and so is
-    everything beyond `limit` predicted tokens.
+    Windows of `sequence_length` + 1 tokens start every `sequence_length` tokens, so each token but the first is
+    predicted once, from at most `sequence_length` tokens before it. The incomplete last window and everything beyond
+    `limit` predicted tokens are dropped.
 
     Args:
-        model: a Hugging Face causal language model, on any device; its training or evaluation mode is kept.
-        batch_sequences: windows in one forward pass; it bounds memory and doesn't change the result.
+        model: a Hugging Face causal language model on any device; its training or evaluation mode is restored.
+        batch_sequences: windows in one forward pass; affects memory, not the result.
 
     Raises:
-        EvaluationError: there is less than one window, or the loss isn't finite or far beyond any trained model's.
+        EvaluationError: there is less than one window, or the loss isn't finite or its perplexity isn't.
     """
     available = (len(tokens) - 1) // sequence_length
     windows = available if limit is None else min(available, limit // sequence_length)
     if windows < 1:
         raise EvaluationError(
-            f"the validation stream has {len(tokens)} tokens and the limit is {limit}, one window takes "
+            f"the validation stream has {len(tokens)} tokens and the limit is {limit}, but one window needs "
             f"{sequence_length} + 1: hold out more documents, raise the limit or shorten the sequence"
         )
     losses = np.concatenate(list(window_losses(model, tokens, sequence_length, windows, batch_sequences)))
     mean = float(losses.mean())
-    if not mean < math.log(sys.float_info.max):  # its perplexity must be a float; NaN fails too
+    if not mean < math.log(sys.float_info.max):  # its perplexity must be a finite float; false for NaN
         raise EvaluationError(
-            f"the validation loss is {mean}: the model's weights are not usable; look at its training log"
+            f"the validation loss is {mean}: the model's weights are unusable; check its training log"
         )
     return Loss(mean, windows * sequence_length, windows, Blocks.of(losses, sequence_length))
 
@@ -84,7 +84,7 @@ def validation_loss(
 def window_losses(
     model: Any, tokens: "TokenArray", sequence_length: int, windows: int, batch_sequences: int
 ) -> Iterator[np.ndarray]:
-    """Mean loss of each window, float64, a batch at a time."""
+    """Mean loss of each window, float64, one array for each batch."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -93,11 +93,11 @@ def window_losses(
             rows = range(first, min(first + batch_sequences, windows))
             batch = np.stack([tokens.window(row * sequence_length, sequence_length + 1) for row in rows])
             ids = torch.from_numpy(batch).to(device)  # (batch, time + 1)
-            # Not a decorator: a generator under no_grad would leave gradients off in its consumer between batches.
+            # As a decorator it would leave gradients off in the consumer of this generator between batches.
             with torch.no_grad():
                 logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (batch, time, vocabulary)
                 losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-            # On the CPU: not every accelerator has float64.
+            # Converted on the CPU, because not every accelerator has float64.
             yield losses.view(len(rows), sequence_length).cpu().double().mean(dim=1).numpy()
     finally:
         model.train(was_training)

@@ -297,4 +297,4 @@ def test_the_command_says_what_a_task_measures() -> None:
 
 def test_an_item_file_needs_its_task() -> None:
     done = CliRunner().invoke(cli.app, ["evaluate", "--spec", "{}", "--model", "x", "--out", "o", "--items", "x.jsonl"])
-    assert str(done.exception) == "--items x.jsonl: TASK=FILE is expected, as openbookqa=items.jsonl"
+    assert str(done.exception) == "--items x.jsonl: give TASK=FILE, such as openbookqa=items.jsonl"

@@ -181,7 +181,7 @@ def test_without_a_network_the_command_fails_in_one_line(tmp_path: Path) -> None
 def test_a_revision_needs_its_task(tmp_path: Path) -> None:
     done = command("--out", "items", "--revision", "piqa", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "tlm-repro: error: --revision piqa: TASK=REV is expected, as piqa=main\n"
+    assert done.stderr == "tlm-repro: error: --revision piqa: give TASK=REV, such as piqa=main\n"
 
 
 def changed_mirror(mirror: Path, folder: Path, file: str, change: Any) -> Path:

@@ -18,7 +18,7 @@ from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.benchmarks.harness import zero_shot
 from tlm_repro.evaluation.benchmarks.items import load_tasks
-from tlm_repro.evaluation.partial import Kept
+from tlm_repro.evaluation.partial import PartialResults
 from tlm_repro.evaluation.scoring import Metric, Scores
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
@@ -290,7 +290,7 @@ def test_a_failed_task_is_retried_alone(
     from tlm_repro.evaluation.benchmarks import harness
 
     asked: list[str] = []
-    real = harness.scored
+    real = harness.score_task
 
     def scored(lm: Any, task: str, tasks: Any) -> dict[str, Any]:
         asked.append(task)
@@ -298,16 +298,16 @@ def test_a_failed_task_is_retried_alone(
             raise RuntimeError("out of memory")
         return real(lm, task, tasks)
 
-    monkeypatch.setattr(harness, "scored", scored)
+    monkeypatch.setattr(harness, "score_task", scored)
     spec = SPEC.model_copy(update={"tasks": ("boolq", "piqa", "arc_easy")})
-    kept = Kept(tmp_path, {"model": "one"})
+    partial = PartialResults(tmp_path, {"model": "one"})
     with pytest.raises(EvaluationError, match=r"1 of 3 tasks failed: 'piqa' \(RuntimeError: out of memory\).*boolq, a"):
-        zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, kept=kept)
+        zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, partial=partial)
     assert "task 'piqa' failed" in capsys.readouterr().err
-    scores, _ = zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, kept=kept)
+    scores, _ = zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, partial=partial)
     assert asked == ["boolq", "piqa", "arc_easy", "piqa"]
     assert scores == {name: demo_scores[name] for name in ("boolq", "piqa", "arc_easy")}
-    zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, kept=Kept(tmp_path, {"model": "another"}))
+    zero_shot(demo_model, demo_tokenizer, spec, batch_size=16, partial=PartialResults(tmp_path, {"model": "another"}))
     assert asked[4:] == ["boolq", "piqa", "arc_easy"]
 
 
@@ -326,7 +326,7 @@ def test_more_tokens_than_learned_positions_are_refused_before_any_work(demo_tok
     config = GPT2Config(vocab_size=len(demo_tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2)
     monkeypatch.setattr(GPT2LMHeadModel, "forward", refuse)
     spec = SPEC.model_copy(update={"max_length": 65})
-    with pytest.raises(EvaluationError, match="learned positions for 64 tokens, 65 are asked for"):
+    with pytest.raises(EvaluationError, match="learned positions for 64 tokens, but 65 are needed"):
         zero_shot(GPT2LMHeadModel(config), demo_tokenizer, spec, batch_size=1)
 
 

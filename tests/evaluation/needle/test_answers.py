@@ -10,7 +10,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.errors import EvaluationError
-from tlm_repro.evaluation.needle.answers import Question, answer, batches
+from tlm_repro.evaluation.needle.answers import Question, batches, generate_answers
 from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.decoder import TLMForCausalLM
 
@@ -85,7 +85,7 @@ def test_answers_are_those_of_whole_forward_passes(name, how, letters):
     model, asked = build(name), questions()
     expected = [slow_answer(model, question.ids, letters) for question in asked]
     assert len(set(expected)) > 1
-    assert answer(model, letters, asked, new_tokens=NEW, **how) == expected
+    assert generate_answers(model, letters, asked, new_tokens=NEW, **how) == expected
 
 
 class Scripted(LlamaForCausalLM):
@@ -114,7 +114,7 @@ def scripted() -> Scripted:
 def said(letters: Any, model: Scripted, texts: list[str], values: list[tuple[str, ...]], new: int = 20) -> list[str]:
     ids = [letters(text, add_special_tokens=False)["input_ids"] for text in texts]
     asked = [Question([5] * 12, value) for value in values]
-    return answer(model.say(ids, 12), letters, asked, new_tokens=new, batch_size=8, prefill_tokens=5)
+    return generate_answers(model.say(ids, 12), letters, asked, new_tokens=new, batch_size=8, prefill_tokens=5)
 
 
 def test_generation_stops_when_every_value_of_every_row_is_there(letters, scripted):
@@ -138,10 +138,10 @@ def test_nothing_after_the_end_of_the_text_counts(letters, scripted):
 
 def test_the_model_s_own_settings_for_sampling_have_no_part(letters):
     model, asked = build("llama"), questions()
-    expected = answer(model, letters, asked, new_tokens=NEW, batch_size=5)
+    expected = generate_answers(model, letters, asked, new_tokens=NEW, batch_size=5)
     model.generation_config.update(do_sample=True, temperature=9.0, repetition_penalty=5.0, min_new_tokens=4)
     own = model.generation_config
-    assert answer(model, letters, asked, new_tokens=NEW, batch_size=5) == expected
+    assert generate_answers(model, letters, asked, new_tokens=NEW, batch_size=5) == expected
     assert model.generation_config is own
 
 
@@ -155,7 +155,7 @@ def test_batches_hold_their_tokens_and_begin_with_the_longest():
 
 def test_progress_counts_every_question(letters):
     counts: list[int] = []
-    answer(build("llama"), letters, questions(), new_tokens=2, batch_size=2, done=counts.append)
+    generate_answers(build("llama"), letters, questions(), new_tokens=2, batch_size=2, advance=counts.append)
     assert counts == [2, 2, 1]
 
 
@@ -163,11 +163,11 @@ def test_a_tokenizer_without_an_end_is_refused(letters):
     nameless = PreTrainedTokenizerFast(tokenizer_object=letters.backend_tokenizer)
     model = build("transformer")
     with pytest.raises(EvaluationError, match="no end-of-text token"):
-        answer(model, nameless, questions(), new_tokens=2, batch_size=2)
+        generate_answers(model, nameless, questions(), new_tokens=2, batch_size=2)
 
 
 def test_logits_that_overflow_are_no_answer(letters: PreTrainedTokenizerFast) -> None:
     model = llama().float()
     model.lm_head.weight.data.fill_(3e38)[::2].neg_()  # finite; their sums are not, and ∞ − ∞ is no number
     with pytest.raises(EvaluationError, match="is not a number"):
-        answer(model, letters, questions(), new_tokens=NEW, batch_size=2)
+        generate_answers(model, letters, questions(), new_tokens=NEW, batch_size=2)

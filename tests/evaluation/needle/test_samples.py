@@ -19,8 +19,8 @@ from tlm_repro.evaluation.needle.haystack import sentences, text_pieces
 from tlm_repro.evaluation.needle.samples import (
     Generator,
     NeedleSample,
-    largest,
-    make,
+    largest_fitting,
+    make_samples,
     needle_depths,
     read_samples,
     tokenizer_hash,
@@ -207,10 +207,10 @@ def test_depths_are_even_over_eleven_samples_and_spread_over_few():
 
 def test_a_length_that_nothing_fits_is_told_with_the_least_that_does():
     with pytest.raises(
-        EvaluationError, match=r"no sample of multiquery fits 300 tokens.*ask for (\d+) or more"
+        EvaluationError, match=r"no sample of multiquery fits 300 tokens.*set a length of at least (\d+)"
     ) as caught:
         generator().sample("multiquery", 300, 0)
-    least = int(re.search(r"ask for (\d+)", str(caught.value)).group(1))  # type: ignore[union-attr]
+    least = int(re.search(r"at least (\d+)", str(caught.value)).group(1))  # type: ignore[union-attr]
     assert least > 300
 
 
@@ -218,12 +218,12 @@ def test_a_tokenizer_that_can_t_spell_the_needle_is_refused():
     built = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "is": 2}, unk_token="<unk>"))
     built.pre_tokenizer = pre_tokenizers.Whitespace()
     words = PreTrainedTokenizerFast(tokenizer_object=built, unk_token="<unk>")
-    with pytest.raises(EvaluationError, match="can't be read back from its tokens"):
+    with pytest.raises(EvaluationError, match="can't be decoded from its tokens"):
         Generator(words, lambda: DOCUMENTS, longest=512, generated_tokens=ANSWER).sample("single_1", 512, 0)
 
 
 def test_a_text_without_words_is_refused():
-    with pytest.raises(EvaluationError, match="holds no sentence"):
+    with pytest.raises(EvaluationError, match="has no sentence"):
         Generator(tokenizer("bpe"), list, longest=512, generated_tokens=ANSWER).sample("single_2", 512, 0)
 
 
@@ -235,14 +235,14 @@ def test_largest_finds_the_boundary_from_any_guess(boundary: int, guess: int):
         asked.append(number)
         return number <= boundary
 
-    assert largest(fits, guess, 301) == boundary
+    assert largest_fitting(fits, guess, 301) == boundary
     assert len(asked) <= 2 * 9 + 2
     assert all(1 <= number <= 301 for number in asked)
 
 
 def test_largest_without_a_boundary_stops():
     with pytest.raises(EvaluationError, match="don't fill a sample"):
-        largest(lambda _: True, 3, 50)
+        largest_fitting(lambda _: True, 3, 50)
 
 
 def test_sentences_end_at_full_stops_but_not_after_titles_and_initials():
@@ -268,7 +268,7 @@ def test_the_artifact_gives_back_what_the_generator_makes(tmp_path):
     shared = generator(longest=1024)
     assert samples == [shared.sample(task, length, index) for task, length in cells for index in range(3)]
     assert manifest.summary.cells["niah_single_1_1000"].tokens[1] <= 1000 - ANSWER
-    with pytest.raises(ArtifactError, match="the evaluation asks for"):
+    with pytest.raises(ArtifactError, match="but the evaluation needs"):
         read_samples(manifest.folder / "manifest.json", samples_spec(samples=2))
     (tmp_path / "needles/single_1_1000.parquet").write_bytes(b"other")
     with pytest.raises(ArtifactError, match="single_1_1000"):
@@ -288,12 +288,12 @@ def test_another_version_of_the_generator_is_refused(tmp_path):
 
 def test_what_measures_must_be_named(tmp_path):
     with pytest.raises(ConfigError, match="either --data or --model"):
-        make(samples_spec(), tmp_path)
+        make_samples(samples_spec(), tmp_path)
     tokenizer("bpe").save_pretrained(tmp_path / "model")
     (tmp_path / "model/config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ConfigError, match="held-out documents"):
-        make(samples_spec(text=HeldOut()), tmp_path / "needles", model=str(tmp_path / "model"))
-    made = make(samples_spec(samples=1), tmp_path / "needles", model=str(tmp_path / "model"))
+        make_samples(samples_spec(text=HeldOut()), tmp_path / "needles", model=str(tmp_path / "model"))
+    made = make_samples(samples_spec(samples=1), tmp_path / "needles", model=str(tmp_path / "model"))
     assert made.summary.cells["niah_multiquery_1024"].samples == 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tlm_repro.evaluation.needle.samples import NeedleSample
-from tlm_repro.evaluation.needle.scores import found, mean_metric, summarise
+from tlm_repro.evaluation.needle.scores import matches, mean_metric, summarise
 
 CASES = [
     ("exact", " 1234567.", ("1234567",)),
@@ -37,7 +37,7 @@ def samples_of(cases):
 @pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
 def test_a_case_scores_as_ruler_scores_it(case):
     _, answer, values = case
-    hits = found(answer, values)
+    hits = matches(answer, values)
     assert 100 * sum(hits) / len(hits) == string_match_all([answer], [values])
 
 

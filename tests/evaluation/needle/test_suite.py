@@ -16,7 +16,7 @@ from tlm_repro.evaluation.needle import answers
 from tlm_repro.evaluation.needle import lm_eval as needle_lm_eval
 from tlm_repro.evaluation.needle.samples import NeedleSample, read_samples
 from tlm_repro.evaluation.needle.suite import check_needle, score_needle
-from tlm_repro.evaluation.partial import Kept
+from tlm_repro.evaluation.partial import PartialResults
 from tlm_repro.spec.data import PackageCorpus
 from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleSpec, RopeScaling
 
@@ -64,7 +64,7 @@ def loaded(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
 
 
 def context(samples: Path | None) -> Context:
-    return Context(Inputs(samples=samples, batch_size=2), None, Kept(None, {}))
+    return Context(Inputs(samples=samples, batch_size=2), None, PartialResults(None, {}))
 
 
 def test_the_evaluation_file_of_any_model(model_folder: Path, samples: Path, tmp_path: Path):
@@ -100,11 +100,11 @@ def test_a_model_that_knows_the_answer_scores_one(model_folder: Path, samples: P
     model, tokenizer = loaded(model_folder)
     asked = []
 
-    def told(_, __, questions, **___):
+    def record_questions(_, __, questions, **___):
         asked.extend(questions)
         return [f" {', '.join(question.values[:2])}." for question in questions]
 
-    monkeypatch.setattr("tlm_repro.evaluation.needle.answers.answer", told)
+    monkeypatch.setattr("tlm_repro.evaluation.needle.answers.generate_answers", record_questions)
     metrics, details = score_needle(model, tokenizer, NeedleSpec(samples=SAMPLES), context(samples))
     assert {name: metric.value for name, metric in metrics.items()} == {
         "niah_single_1_2400": 1.0,
@@ -147,23 +147,23 @@ def test_lm_eval_s_own_prompts_on_the_same_model(model_folder: Path, monkeypatch
     assert (details["generator"], details["samples"]) == ("lm_eval", None)
     text = document["input"] + " The number is"
     assert details["prompt_tokens"]["niah_single_1_2400"] == [len(text)] * 2
-    made = needle_lm_eval.sample("single_1", 2400, document, tokenizer)
+    made = needle_lm_eval.to_sample("single_1", 2400, document, tokenizer)
     assert made == NeedleSample("single_1", 2400, 3, text, len(text), (), ("1234567",), (0.5,))
 
 
 def test_more_samples_than_lm_eval_makes_are_refused(model_folder: Path):
     spec = NeedleSpec(samples=SAMPLES.model_copy(update={"samples": 501}), generator="lm_eval")
-    with pytest.raises(EvaluationError, match="lm-eval makes 500 samples"):
+    with pytest.raises(EvaluationError, match=r"samples is .*, but lm-eval makes 500"):
         score_needle(*loaded(model_folder), spec, context(None))
 
 
 def test_answers_are_kept_by_task_and_length(model_folder: Path, samples: Path, tmp_path: Path, monkeypatch):
     """An attempt dies in its third cell; the next asks that one and the fourth, and gives what a whole one gives."""
     model, tokenizer = loaded(model_folder)
-    spec, kept = NeedleSpec(samples=SAMPLES), Kept(tmp_path / "partial", {"model": "one"})
+    spec, partial = NeedleSpec(samples=SAMPLES), PartialResults(tmp_path / "partial", {"model": "one"})
     whole = score_needle(model, tokenizer, spec, context(samples))
     asked = []
-    answer = answers.answer
+    answer = answers.generate_answers
 
     def counted(model, tokenizer, questions, **options):
         asked.append(len(questions))
@@ -171,18 +171,18 @@ def test_answers_are_kept_by_task_and_length(model_folder: Path, samples: Path, 
             raise KeyboardInterrupt
         return answer(model, tokenizer, questions, **options)
 
-    monkeypatch.setattr(answers, "answer", counted)
-    attempt = Context(Inputs(samples=samples, batch_size=2), None, kept)
+    monkeypatch.setattr(answers, "generate_answers", counted)
+    attempt = Context(Inputs(samples=samples, batch_size=2), None, partial)
     with pytest.raises(KeyboardInterrupt):
         score_needle(model, tokenizer, spec, attempt)
     assert score_needle(model, tokenizer, spec, attempt) == whole
     assert len(asked) == 5
-    other = Context(attempt.inputs, None, Kept(kept.folder, {"model": "another"}))
+    other = Context(attempt.inputs, None, PartialResults(partial.folder, {"model": "another"}))
     score_needle(model, tokenizer, spec, other)
     assert len(asked) == 9
 
 
 def test_other_samples_are_told_before_a_model_is_loaded(samples: Path):
     spec = NeedleSpec(samples=SAMPLES.model_copy(update={"samples": 3}))
-    with pytest.raises(ArtifactError, match="the evaluation asks for"):
+    with pytest.raises(ArtifactError, match="but the evaluation needs"):
         check_needle(spec, context(samples))

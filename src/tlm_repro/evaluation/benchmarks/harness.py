@@ -16,9 +16,9 @@ from tlm_repro.evaluation.benchmarks.items import check_items, load_task, proven
 from tlm_repro.evaluation.benchmarks.lm_eval_tasks import lm_eval_task
 from tlm_repro.evaluation.inputs import NO_FILES, ItemFiles
 from tlm_repro.evaluation.needle.samples import tokenizer_hash
-from tlm_repro.evaluation.partial import NOTHING_KEPT, Kept
-from tlm_repro.evaluation.progress import plain_progress
-from tlm_repro.evaluation.scoring import UNUSABLE, Scores, summarise
+from tlm_repro.evaluation.partial import NO_PARTIAL_RESULTS, PartialResults
+from tlm_repro.evaluation.progress_bars import bars_as_lines
+from tlm_repro.evaluation.scoring import UNUSABLE_WEIGHTS, Scores, summarise
 from tlm_repro.records.evaluation import Metric
 from tlm_repro.spec.evaluation import RopeScaling, ZeroShotSpec
 
@@ -35,7 +35,7 @@ def zero_shot(
     batch_size: int,
     held_out: Iterable["Document"] = (),
     files: ItemFiles = NO_FILES,
-    kept: Kept = NOTHING_KEPT,
+    partial: PartialResults = NO_PARTIAL_RESULTS,
 ) -> Scores:
     """Scores of a causal language model by column, the paper's of Table 2 first, and how they came about.
 
@@ -47,7 +47,7 @@ def zero_shot(
         batch_size: sequences of the greatest length in one forward pass.
         held_out: documents that stand for WikiText's pages when the source is the demo's; not read otherwise.
         files: the items on this machine, for source `path` and for tasks with items of their own.
-        kept: where tasks that are done wait for the others.
+        partial: stores the scores of finished tasks until all are finished.
 
     Raises:
         EvaluationError: an unknown task or metric, other items than the spec's, a data set that can't be loaded, no
@@ -62,9 +62,9 @@ def zero_shot(
     check_items(spec, files)
     items = provenance(spec, files)
     about = {"tokenizer": tokenizer_hash(tokenizer), "bos_policy": lm.bos_policy}
-    with tempfile.TemporaryDirectory(prefix="tlm-items-") as folder, plain_progress(sys.stderr):
+    with tempfile.TemporaryDirectory(prefix="tlm-items-") as folder, bars_as_lines(sys.stderr):
         keys: dict[str, dict[str, Any]] = {task: {**about, "items": items_of(items, task)} for task in spec.all_tasks}
-        done = all_scored(lm, Tasks(spec, held_out, files, Path(folder)), kept, keys)
+        done = score_all(lm, Tasks(spec, held_out, files, Path(folder)), partial, keys)
     metrics = {column: Metric(**values) for part in done.values() for column, values in part["metrics"].items()}
     details = {
         **items,
@@ -90,8 +90,8 @@ class Tasks:
         return load_task(self.spec, task, held_out=self.held_out, files=self.files, folder=self.folder)
 
 
-def all_scored(lm: "CausalLM", tasks: Tasks, kept: Kept, keys: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Each task's part, kept or scored now. Raises EvaluationError for all that fail, once the others are there.
+def score_all(lm: "CausalLM", tasks: Tasks, partial: PartialResults, keys: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Each task's part, from the partial results or scored now. Raises one EvaluationError for all that fail.
 
     `keys`: what a task's numbers depend on beside its spec, the model and the libraries.
     """
@@ -99,31 +99,31 @@ def all_scored(lm: "CausalLM", tasks: Tasks, kept: Kept, keys: dict[str, dict[st
     failures: dict[str, Exception] = {}
     for task in tasks.spec.all_tasks:
         key = {"spec": tasks.spec.of_task(task).canonical(), **keys[task]}
-        part = kept.get(task, key)
+        part = partial.get(task, key)
         if part is None:
             try:
-                part = scored(lm, task, tasks)
-            except Exception as error:  # of lm-eval, datasets or torch: the other tasks can still be done
+                part = score_task(lm, task, tasks)
+            except Exception as error:  # of lm-eval, datasets or torch: the other tasks can still be scored
                 failures[task] = error
                 report_failure(task, error)
                 continue
-            kept.put(task, key, part)
+            partial.put(task, key, part)
         done[task] = part
     if failures:
-        raise failed(failures, done, kept)
+        raise failure_error(failures, done, partial)
     return done
 
 
-def scored(lm: "CausalLM", task: str, tasks: Tasks) -> dict[str, Any]:
-    """One task's metrics by column, and the work that they took, as plain values."""
+def score_task(lm: "CausalLM", task: str, tasks: Tasks) -> dict[str, Any]:
+    """One task's metrics by column and its work, as plain values."""
     from lm_eval import evaluate
 
-    lm.start_work()
+    lm.reset_work()
     loaded, known = tasks[task], lm_eval_task(task)
     try:
         results = evaluate(lm, {"tasks": {task: loaded}}, limit=tasks.spec.limit, bootstrap_iters=0)
     except OverflowError:
-        raise EvaluationError(f"a perplexity is too large for a float: {UNUSABLE}") from None
+        raise EvaluationError(f"a perplexity is too large for a float: {UNUSABLE_WEIGHTS}") from None
     metrics = {}
     for column, metric in tasks.spec.columns(task).items():
         aggregate = loaded.aggregation()[metric.partition(",")[0]]
@@ -146,13 +146,13 @@ def report_failure(task: str, error: Exception) -> None:
     print(f"task '{task}' failed: {error}; continuing with the others", file=sys.stderr, flush=True)
 
 
-def failed(failures: dict[str, Exception], done: dict[str, Any], kept: Kept) -> EvaluationError:
-    """One error for all failed tasks, which says what becomes of the others."""
+def failure_error(failures: dict[str, Exception], done: dict[str, Any], partial: PartialResults) -> EvaluationError:
+    """One error for all failed tasks, which also says what happens to the others."""
     reasons = "; ".join(
         f"'{task}' ({error})" if isinstance(error, TLMError) else f"'{task}' ({type(error).__name__}: {error})"
         for task, error in failures.items()
     )
     rest = ""
-    if done and kept.folder is not None:
+    if done and partial.folder is not None:
         rest = f". The others ({', '.join(done)}) are kept: run the same command again to retry only the failed tasks"
     return EvaluationError(f"{len(failures)} of {len(failures) + len(done)} tasks failed: {reasons}{rest}")

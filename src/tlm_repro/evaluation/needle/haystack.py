@@ -1,7 +1,7 @@
-"""What needles are hidden in: RULER's five sentences of noise over and over, or the sentences of a text.
+"""Haystacks: RULER's five sentences of noise, repeated, or the sentences of a text.
 
-A haystack is a list of pieces, each with what joins it to the one before. Prompts are filled piece by piece, so a piece
-is a sentence at most; where a piece begins a sentence (of noise: a line), a needle may stand before it.
+A haystack is a list of pieces, each with the white space that joins it to the piece before. Prompts are filled piece by
+piece, so a piece is at most a sentence. A needle can stand before a piece that begins a sentence (in noise, a line).
 """
 
 import re
@@ -16,14 +16,14 @@ from tlm_repro.evaluation.needle.tasks import NOISE
 
 TokenCounts = Callable[[Sequence[str]], list[int]]
 
-# A longer sentence comes in pieces, so that prompts come near their length; a needle may stand before the first alone.
+# A longer sentence is split into pieces, so that prompts come close to their length. A needle can stand only before the
+# first piece of a sentence.
 LONGEST_PIECE = 16  # words
 PIECES_AT_ONCE = 512
-# Counted alone, pieces may have more tokens than when joined: so much more text than asked for is kept at hand.
-RESERVE = 2
+RESERVE = 2  # times the tokens needed, because pieces can have more tokens alone than joined
 
 SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9])")
-# Words whose full stop doesn't end a sentence; single capitals, as in "J. F. Kennedy", are told by their form.
+# Words whose full stop doesn't end a sentence. Initials, as in "J. F. Kennedy", are recognised by their form.
 ABBREVIATIONS = frozenset(
     [
         "mr",
@@ -51,12 +51,12 @@ ABBREVIATIONS = frozenset(
 @dataclass(frozen=True)
 class Piece:
     text: str
-    joint: str  # between it and the piece before it
-    starts: bool  # whether it begins a sentence, or a line of noise
+    joint: str  # white space between it and the piece before it
+    starts: bool  # whether it begins a sentence or, in noise, a line
 
 
 class Haystack:
-    """Pieces with the sums of their token counts; `separator` stands on both sides of a needle."""
+    """Pieces with the cumulative sums of their token counts. `separator` stands on both sides of a needle."""
 
     def __init__(self, pieces: Sequence[Piece], counts: Sequence[int], separator: str) -> None:
         self.pieces, self.separator = pieces, separator
@@ -64,11 +64,11 @@ class Haystack:
         self.starts = [index for index, piece in enumerate(pieces) if piece.starts]
 
     def pieces_within(self, tokens: int) -> int:
-        """How many pieces have about so many tokens."""
+        """The number of pieces with about this many tokens."""
         return max(bisect_right(self.tokens, tokens) - 1, 0)
 
     def place(self, depth: float, pieces: int) -> int:
-        """Before which of the first `pieces` pieces a needle at `depth` (0…1, of their tokens) belongs; the end too."""
+        """The index of the piece before which a needle stands at `depth`, 0…1 of the first `pieces` pieces' tokens."""
         target = depth * self.tokens[pieces]
         allowed = [*self.starts[: bisect_left(self.starts, pieces)], pieces]
         after = bisect_left(allowed, target, key=lambda index: self.tokens[index])
@@ -76,7 +76,7 @@ class Haystack:
         return min(nearest, key=lambda index: abs(self.tokens[index] - target))
 
     def context(self, pieces: int, needles: Sequence[str], depths: Sequence[float]) -> str:
-        """The first `pieces` pieces with each needle at its depth; needles at one place stand in the given order."""
+        """The first `pieces` pieces with each needle at its depth. Needles at the same place keep their order."""
         places = sorted((self.place(depth, pieces), number) for number, depth in enumerate(depths))
         parts, last = [], 0
         for place, number in places:
@@ -93,54 +93,54 @@ class Haystack:
 
 
 def noise(counts: TokenCounts, tokens: int) -> Haystack:
-    """RULER's repeated sentences, a line each time round, at least `tokens` tokens of them."""
+    """RULER's sentences, one line for each repetition, at least `tokens` tokens in total."""
     line = [Piece(text, " " if number else "\n", number == 0) for number, text in enumerate(NOISE)]
-    return gathered(lambda: iter(line), counts, tokens, separator="\n")
+    return fill_haystack(lambda: iter(line), counts, tokens, separator="\n")
 
 
 def essays(texts: Iterable[Document], counts: TokenCounts, tokens: int) -> Haystack:
-    """The sentences of the texts, in order from the first one's beginning, over again where they are too short.
+    """The sentences of the texts in order, repeated if the texts are too short.
 
     Raises:
-        EvaluationError: the texts hold no sentence.
+        EvaluationError: the texts have no sentence.
     """
-    read: list[Piece] = []
+    cache: list[Piece] = []
 
     def pieces() -> Iterator[Piece]:
-        if read:
-            yield from read
+        if cache:
+            yield from cache
             return
         for document in texts:
             for piece in text_pieces(document.text):
-                read.append(piece)
+                cache.append(piece)
                 yield piece
 
-    return gathered(pieces, counts, tokens, separator=" ")
+    return fill_haystack(pieces, counts, tokens, separator=" ")
 
 
-def gathered(source: Callable[[], Iterator[Piece]], counts: TokenCounts, tokens: int, separator: str) -> Haystack:
-    """Pieces of `source`, round and round, until they have `RESERVE` times `tokens` tokens."""
-    found: list[Piece] = []
+def fill_haystack(source: Callable[[], Iterator[Piece]], counts: TokenCounts, tokens: int, separator: str) -> Haystack:
+    """The pieces of `source`, repeated until they have `RESERVE` times `tokens` tokens."""
+    pieces: list[Piece] = []
     lengths: list[int] = []
-    first = source()
-    start = next(first, None)
-    if start is None:
-        raise EvaluationError("the haystack's text holds no sentence: name a text with words under niah's `text`")
-    # The first round is read once, as it comes; `source` gives what it has read on every later one.
-    rounds = chain([start], first, chain.from_iterable(source() for _ in cycle((0,))))
+    first_round = source()
+    first_piece = next(first_round, None)
+    if first_piece is None:
+        raise EvaluationError("the haystack's text has no sentence: name a text with words under niah's `text`")
+    # The first round is read lazily. `source` repeats what was read in every later round.
+    rounds = chain([first_piece], first_round, chain.from_iterable(source() for _ in cycle((0,))))
     total = 0
     while total < RESERVE * tokens:
         more = list(islice(rounds, PIECES_AT_ONCE))
         lengths += counts([piece.joint + piece.text for piece in more])
-        found += more
+        pieces += more
         if sum(lengths[-len(more) :]) == 0:
-            raise EvaluationError("the tokenizer makes no token of the haystack's text: lengths can't be measured")
+            raise EvaluationError("the tokenizer has no tokens for the haystack's text: use another text or tokenizer")
         total += sum(lengths[-len(more) :])
-    return Haystack(found, lengths, separator)
+    return Haystack(pieces, lengths, separator)
 
 
 def text_pieces(text: str) -> Iterator[Piece]:
-    """The sentences of a text, white space made single spaces, the long ones in pieces."""
+    """The sentences of a text with single spaces. Long sentences are split into pieces."""
     for sentence in sentences(" ".join(text.split())):
         words = sentence.split(" ")
         for first in range(0, len(words), LONGEST_PIECE):
@@ -148,10 +148,10 @@ def text_pieces(text: str) -> Iterator[Piece]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Cuts after `.`, `!` or `?` before a capital or a digit, but not after a title or an initial.
+    """Splits after `.`, `!` or `?` before a capital or a digit, but not after a title or an initial.
 
-    A rule and no model: nltk's needs a download of its own, and where exactly a needle stands between two sentences
-    decides nothing.
+    This is a rule rather than nltk's model, which needs a download, because the exact place of a needle between two
+    sentences doesn't matter.
     """
     start = 0
     for end in SENTENCE_END.finditer(text):

@@ -1,8 +1,7 @@
-"""Needle-in-a-haystack prompts: made to a length in tokens, each from a seed of its own, and kept as an artifact.
+"""Needle-in-a-haystack prompts of a given length in tokens, each from its own seed, stored as a product.
 
-A prompt and the tokens generated after it fit the length that is asked for, and one more sentence wouldn't. A sample is
-a function of (generator version, task, length, index), the tokenizer and the text: neither which others are made nor
-their order matters.
+A prompt and the tokens generated after it fit the length, and would not with one more sentence. A sample is a function
+of (generator version, task, length, index), the tokenizer and the text. It doesn't depend on other samples.
 """
 
 import json
@@ -24,20 +23,21 @@ from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.needle import haystack
 from tlm_repro.evaluation.needle.haystack import Haystack
 from tlm_repro.evaluation.needle.tasks import NEEDLE_TASKS, draw_pairs, needle, prompt
-from tlm_repro.evaluation.progress import plain_progress
+from tlm_repro.evaluation.progress_bars import bars_as_lines
 from tlm_repro.records.manifests import SamplesManifest
 from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleTaskName
 
 GENERATOR_VERSION = 1
-# Nominal depths 0, 0.1 … 1. Sample i takes level 5 + 4i modulo 11: any few in a row are spread over all the depths.
-LEVELS, FIRST_LEVEL, STRIDE = 11, 5, 4
+# Nominal depths are 0, 0.1 … 1. Sample i has depth number 5 + 4i modulo 11, so consecutive samples spread over all
+# depths.
+DEPTHS, FIRST_DEPTH, STRIDE = 11, 5, 4
 LISTS = ("keys", "values", "depths")
-OWN = ("manifest.json", *(f"{task}_*.parquet" for task in NEEDLE_TASKS))  # files of the folder of samples
+PRODUCT_FILES = ("manifest.json", *(f"{task}_*.parquet" for task in NEEDLE_TASKS))
 
 
 @dataclass(frozen=True)
 class NeedleSample:
-    """One prompt of `tokens` tokens; `values` are the answers to `keys`, hidden at `depths` (0…1), in one order."""
+    """One prompt of `tokens` tokens. `values` answer `keys` and are hidden at `depths` (0…1), in the same order."""
 
     task: NeedleTaskName
     length: int
@@ -54,9 +54,9 @@ class Generator:
 
     Args:
         tokenizer: a Hugging Face tokenizer. Prompts are encoded without special tokens, as models are trained here.
-        texts: what essays are read from; only as far as the longest sample needs.
-        longest: the longest length that will be asked for.
-        generated_tokens: what is left free for the answer.
+        texts: the documents of the essays, which are read only as far as the longest sample needs.
+        longest: the greatest length of a sample.
+        generated_tokens: tokens reserved for the answer.
     """
 
     def __init__(
@@ -69,48 +69,50 @@ class Generator:
     def haystack(self, kind: str) -> Haystack:
         if kind not in self._haystacks:
             counts, tokens = self._counts, self.longest
-            made = haystack.noise(counts, tokens) if kind == "noise" else haystack.essays(self.texts(), counts, tokens)
-            self._haystacks[kind] = made
+            self._haystacks[kind] = (
+                haystack.noise(counts, tokens) if kind == "noise" else haystack.essays(self.texts(), counts, tokens)
+            )
         return self._haystacks[kind]
 
     def sample(self, name: NeedleTaskName, length: int, index: int) -> NeedleSample:
-        """The sample of that number.
+        """The sample with this index.
 
         Raises:
-            EvaluationError: not even one sentence fits, or the needle can't be read back from its tokens.
+            EvaluationError: one sentence of haystack doesn't fit, or the needle can't be decoded from its tokens.
         """
         task = NEEDLE_TASKS[name]
         source = random.Random(f"needle {GENERATOR_VERSION} {name} {length} {index}")
         pairs = draw_pairs(task, source)
         depths = needle_depths(task.needles, index)
-        source.shuffle(depths)  # which of the keys is asked for first says nothing of where it hides
+        source.shuffle(depths)  # the order of the keys in the query must not reveal their depths
         keys = [key for key, _ in pairs]
         needles = [needle(task, key, value) for key, value in pairs]
         hay = self.haystack(task.haystack)
         limit = length - self.generated_tokens
 
         @cache
-        def filled(pieces: int) -> tuple[str, list[int]]:
+        def prompt_of(pieces: int) -> tuple[str, list[int]]:
             text = prompt(task, hay.context(pieces, needles, depths), keys)
             return text, self._ids(text)
 
         def fits(pieces: int) -> bool:
-            return len(filled(pieces)[1]) <= limit
+            return len(prompt_of(pieces)[1]) <= limit
 
-        pieces = largest(fits, self._guess(hay, limit, lambda pieces: len(filled(pieces)[1])), len(hay.pieces))
+        guess = self._guess(hay, limit, lambda pieces: len(prompt_of(pieces)[1]))
+        pieces = largest_fitting(fits, guess, len(hay.pieces))
         if pieces == 0:
             raise EvaluationError(
-                f"no sample of {name} fits {length} tokens: the prompt with one sentence of haystack takes "
-                f"{len(filled(1)[1])} and the answer {self.generated_tokens}; ask for "
-                f"{len(filled(1)[1]) + self.generated_tokens} or more"
+                f"no sample of {name} fits {length} tokens: the prompt with one sentence of haystack has "
+                f"{len(prompt_of(1)[1])} tokens and the answer {self.generated_tokens}; set a length of at least "
+                f"{len(prompt_of(1)[1]) + self.generated_tokens}"
             )
-        text, ids = filled(pieces)
+        text, ids = prompt_of(pieces)
         values = [value for _, value in pairs]
         self._check(name, ids, needles, values)
         return NeedleSample(name, length, index, text, len(ids), tuple(keys), tuple(values), tuple(depths))
 
     def _guess(self, hay: Haystack, limit: int, measure: Callable[[int], int]) -> int:
-        """About how many pieces fill `limit` tokens: from one measured prompt, and from the pieces' own counts."""
+        """An estimate of the pieces that fill `limit` tokens, from one measured prompt and the pieces' own counts."""
         first = hay.pieces_within(limit) // 2
         return hay.pieces_within(limit - measure(first) + hay.tokens[first]) if first else 1
 
@@ -123,57 +125,61 @@ class Generator:
     def _check(self, name: str, ids: list[int], needles: Sequence[str], values: Sequence[str]) -> None:
         decoded = self.tokenizer.decode(ids)
         for sentence, value in zip(needles, values, strict=True):
-            # Some tokenizers lose white space or case; a value must come back as the scorer looks for it.
-            if squeezed(sentence) not in squeezed(decoded) or value.lower() not in decoded.lower():
+            # Some tokenizers lose white space or case. A value must be decoded as the scorer searches for it.
+            if normalised(sentence) not in normalised(decoded) or value.lower() not in decoded.lower():
                 raise EvaluationError(
-                    f"the needle {sentence!r} of {name} can't be read back from its tokens: this tokenizer has no "
-                    "tokens for it, so its models can't be asked; leave the task out or take another tokenizer"
+                    f"the needle {sentence!r} of {name} can't be decoded from its tokens, because the tokenizer lacks "
+                    "tokens for it: remove the task, or use another tokenizer"
                 )
 
 
-def squeezed(text: str) -> str:
+def normalised(text: str) -> str:
+    """The text without white space and case."""
     return "".join(text.split()).casefold()
 
 
 def needle_depths(needles: int, index: int) -> list[float]:
-    """Nominal depths of the needles of sample `index`, evenly apart, on a grid of `LEVELS` depths from 0 to 1.
+    """Nominal depths of the needles of sample `index`, evenly spaced on a grid of `DEPTHS` depths from 0 to 1.
 
-    Over `LEVELS` samples in a row each needle is at each depth once.
+    In `DEPTHS` consecutive samples each needle is at each depth once.
     """
-    base = FIRST_LEVEL + STRIDE * index
-    return [(base + round(number * LEVELS / needles)) % LEVELS / (LEVELS - 1) for number in range(needles)]
+    base = FIRST_DEPTH + STRIDE * index
+    return [(base + round(number * DEPTHS / needles)) % DEPTHS / (DEPTHS - 1) for number in range(needles)]
 
 
-def largest(fits: Callable[[int], bool], guess: int, most: int) -> int:
-    """The largest number up to `most` that fits while the next doesn't, looked for around `guess`; 0: none fits.
+def largest_fitting(fits: Callable[[int], bool], guess: int, maximum: int) -> int:
+    """The largest number below `maximum` that fits while the next doesn't, searched from `guess`; 0 if none fits.
 
     Raises:
-        EvaluationError: even `most` fits.
+        EvaluationError: even `maximum` fits.
     """
-    low, high, step = 0, most + 1, 1
-    probe = min(max(guess, 1), most)
+    low, high, step = 0, maximum + 1, 1
+    probe = min(max(guess, 1), maximum)
     while high - low > 1:
         if fits(probe):
             low = probe
         else:
             high = probe
-        if low > 0 and high <= most:
+        if low > 0 and high <= maximum:
             probe = (low + high) // 2
         else:
-            probe = min(low + step, most) if low > 0 else max(high - step, 1)
+            probe = min(low + step, maximum) if low > 0 else max(high - step, 1)
             step *= 2
-    if low == most:
-        raise EvaluationError(f"{most} pieces of haystack don't fill a sample: the tokenizer counts far fewer tokens")
+    if low == maximum:
+        raise EvaluationError(
+            f"{maximum} pieces of haystack don't fill a sample, because joined they have far fewer tokens than alone: "
+            "use another tokenizer"
+        )
     return low
 
 
-def cell(task: str, length: int) -> str:
-    """How results call a task at a length."""
+def metric_name(task: str, length: int) -> str:
+    """The name of a task at a length in results."""
     return f"niah_{task}_{length}"
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """The same for equal tokenizers, wherever they were loaded from, and whether or not they pad or cut."""
+    """A hash that is equal for equal tokenizers, regardless of their source and of their padding and truncation."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     return fingerprint({**state, "padding": None, "truncation": None}, length=16)
 
@@ -181,29 +187,29 @@ def tokenizer_hash(tokenizer: Any) -> str:
 def write_samples(
     spec: NeedleSamplesSpec, tokenizer: Any, texts: Callable[[], Iterable[Document]], folder: Path
 ) -> SamplesManifest:
-    """Makes all samples that `spec` asks for: `folder/<task>_<length>.parquet`, and manifest.json last.
+    """Makes all samples of `spec`: `folder/<task>_<length>.parquet`, and manifest.json last.
 
     Args:
-        texts: gives the haystack's documents from the first on.
+        texts: returns the haystack's documents from the beginning.
 
     Raises:
-        EvaluationError: another version of the generator is asked for, or a sample can't be made.
-        ArtifactError: the folder holds something else, which would be lost.
+        EvaluationError: the spec has another version of the generator, or a sample can't be made.
+        ArtifactError: the folder holds other files, which would be lost.
     """
     import pandas as pd
 
-    folder = folder.resolve()  # "." has no name to be replaced by
-    check_folder_is_ours(folder, OWN)
+    folder = folder.resolve()  # the staged folder takes its name, and "." has none
+    check_folder_is_ours(folder, PRODUCT_FILES)
     if spec.version != GENERATOR_VERSION:
         raise EvaluationError(
-            f"the spec asks for version {spec.version} of the generator, this package has {GENERATOR_VERSION}: "
-            "make the spec anew, or install the package that made it"
+            f"the spec has version {spec.version} of the generator, but this package has {GENERATOR_VERSION}: "
+            "make the spec again, or install the package that made it"
         )
     start = time.perf_counter()
     generator = Generator(tokenizer, texts, longest=max(spec.lengths), generated_tokens=spec.generated_tokens)
     cells = [(task, length) for task in spec.tasks for length in spec.lengths]
-    facts = {}
-    with staging(folder.parent, folder.name) as temporary, plain_progress(sys.stderr):
+    summary = {}
+    with staging(folder.parent, folder.name) as temporary, bars_as_lines(sys.stderr):
         files = []
         with tqdm(total=len(cells) * spec.samples, desc="samples", unit="sample") as bar:
             for task, length in cells:
@@ -214,12 +220,12 @@ def write_samples(
                 files.append(temporary / f"{task}_{length}.parquet")
                 pd.DataFrame(rows).to_parquet(files[-1], compression="zstd")
                 tokens = [row["tokens"] for row in rows]
-                facts[cell(task, length)] = {"samples": len(rows), "tokens": [min(tokens), max(tokens)]}
+                summary[metric_name(task, length)] = {"samples": len(rows), "tokens": [min(tokens), max(tokens)]}
         SamplesManifest.write_product(
             temporary,
             id=spec.name,
             spec=spec.canonical(),
-            summary={"tokenizer": tokenizer_hash(tokenizer), "cells": facts},
+            summary={"tokenizer": tokenizer_hash(tokenizer), "cells": summary},
             files=files,
             device="cpu",
             wall_time_s=time.perf_counter() - start,
@@ -227,43 +233,43 @@ def write_samples(
     return SamplesManifest.read(folder / "manifest.json")
 
 
-def opened_samples(manifest: Path, spec: NeedleSamplesSpec) -> SamplesManifest:
-    """The manifest of whole files of the samples that `spec` asks for. Raises ArtifactError as `read_samples`."""
-    found = SamplesManifest.read(manifest, verify="sha256")
-    if found.id != spec.name:
+def open_samples(path: Path, spec: NeedleSamplesSpec) -> SamplesManifest:
+    """The manifest of the samples of `spec`. Raises ArtifactError as `read_samples` does."""
+    manifest = SamplesManifest.read(path, verify="sha256")
+    if manifest.id != spec.name:
         raise ArtifactError(
-            f"{manifest} holds the samples {found.id}, the evaluation asks for {spec.name}: pass those, or make them "
-            "with tlm-repro needle-samples"
+            f"{path} has the samples {manifest.id}, but the evaluation needs {spec.name}: pass the manifest of those, "
+            "or make them with tlm-repro needle-samples"
         )
-    return found
+    return manifest
 
 
-def read_samples(manifest: Path, spec: NeedleSamplesSpec) -> tuple[SamplesManifest, list[NeedleSample]]:
-    """The samples that `spec` asks for.
+def read_samples(path: Path, spec: NeedleSamplesSpec) -> tuple[SamplesManifest, list[NeedleSample]]:
+    """The samples of `spec` from the manifest at `path`.
 
     Raises:
-        ArtifactError: the manifest is of other samples, or a file differs from what it says.
+        ArtifactError: the manifest describes other samples, or a file doesn't match it.
     """
     import pandas as pd
 
-    found = opened_samples(manifest, spec)
+    manifest = open_samples(path, spec)
     samples = []
     for task in spec.tasks:
         for length in spec.lengths:
-            table = pd.read_parquet(found.path(f"{task}_{length}.parquet"))
+            table = pd.read_parquet(manifest.path(f"{task}_{length}.parquet"))
             for row in table.to_dict("records"):
                 lists = {name: tuple(row[name]) for name in LISTS}
                 samples.append(NeedleSample(**{str(name): value for name, value in row.items()} | lists))
-    return found, samples
+    return manifest, samples
 
 
-def make(
+def make_samples(
     spec: NeedleSamplesSpec, folder: Path, *, data: Path | None = None, model: str | None = None
 ) -> SamplesManifest:
-    """The command's work: the tokenizer is that of a data set (`data`, its manifest) or of a model (`model`).
+    """Makes the samples of `spec` with the tokenizer of a data set (the manifest `data`) or of a model.
 
     Raises:
-        ConfigError: neither or both are given, or the text is held-out documents and `data` isn't.
+        ConfigError: not exactly one of `data` and `model` is given, or the text is held-out documents without `data`.
         ArtifactError: `data` is another data set than the spec's.
     """
     from tlm_repro.data.corpora import documents
@@ -271,27 +277,29 @@ def make(
     from tlm_repro.spec.data import HeldOut
 
     if (data is None) == (model is None):
-        raise ConfigError("pass either --data or --model: its tokenizer measures the samples")
+        raise ConfigError("pass either --data or --model, whose tokenizer measures the samples")
     texts: Callable[[], Iterable[Document]] | None = None
     if data is not None:
         tokens = TokenData.open(data)
         if spec.data is not None and tokens.manifest.id != spec.data.name:
-            raise ArtifactError(f"{data} is {tokens.manifest.id}, the spec asks for {spec.data.name}: pass that one")
+            raise ArtifactError(
+                f"{data} describes {tokens.manifest.id}, but the spec needs {spec.data.name}: pass its manifest"
+            )
         tokenizer, texts = tokens.tokenizer(), tokens.held_out
     elif spec.data is not None:
-        raise ConfigError(f"the spec's tokenizer is that of data set {spec.data.name}: pass --data, not --model")
+        raise ConfigError(f"the spec needs the tokenizer of data set {spec.data.name}: pass --data, not --model")
     else:
         tokenizer = external_tokenizer(str(model))
     text = spec.text
     if not isinstance(text, HeldOut):
         return write_samples(spec, tokenizer, lambda: documents(text), folder)
     if texts is None:
-        raise ConfigError("the haystack is held-out documents, but no data set is given: pass --data or name a text")
+        raise ConfigError("the haystack needs held-out documents: pass their data set as --data, or name another text")
     return write_samples(spec, tokenizer, texts, folder)
 
 
 def external_tokenizer(model: str) -> Any:
-    """The tokenizer of a model trained elsewhere, named as `tlm-repro evaluate --model` names it."""
+    """The tokenizer of a model trained elsewhere. `model` is as for `tlm-repro evaluate --model`."""
     from transformers import AutoTokenizer
 
     from tlm_repro.models import pretrained

@@ -1,16 +1,16 @@
-"""Scores of needle-in-a-haystack answers, as RULER counts them, by task, length and depth. No torch here."""
+"""Scores of needle-in-a-haystack answers by task, length and depth, as in RULER. Doesn't import torch."""
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from tlm_repro.evaluation.needle.samples import NeedleSample, cell
+from tlm_repro.evaluation.needle.samples import NeedleSample, metric_name
 from tlm_repro.records.evaluation import Metric
 
 
-def found(answer: str, values: Sequence[str]) -> list[bool]:
-    """Which of the values stand in the answer, whatever their case: RULER's `string_match_all`, value by value."""
+def matches(answer: str, values: Sequence[str]) -> list[bool]:
+    """Whether the answer contains each value, ignoring case: RULER's `string_match_all` for single values."""
     answer = answer.lower()
     return [value.lower() in answer for value in values]
 
@@ -28,16 +28,16 @@ def mean_metric(scores: Sequence[float]) -> Metric:
 def summarise(
     samples: Sequence[NeedleSample], answers: Sequence[str]
 ) -> tuple[dict[str, Metric], dict[str, list[dict[str, Any]]]]:
-    """Scores by task and length, and needles found by depth.
+    """Scores by task and length, and the needles that were retrieved by depth.
 
     Returns:
-        metrics: `niah_<task>_<length>` → the mean over samples of the share of values found.
-        depths: the same names → one row for each nominal depth: needles found and needles asked for there.
+        metrics: `niah_<task>_<length>` → the mean over samples of the share of values in the answer.
+        depths: the same names → for each nominal depth, the needles that were retrieved and those that were queried.
     """
     scores: dict[str, list[float]] = defaultdict(list)
     counts: dict[str, dict[float, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for sample, answer in zip(samples, answers, strict=True):
-        name, hits = cell(sample.task, sample.length), found(answer, sample.values)
+        name, hits = metric_name(sample.task, sample.length), matches(answer, sample.values)
         scores[name].append(sum(hits) / len(hits))
         for depth, hit in zip(sample.depths, hits, strict=True):
             counts[name][depth][0] += hit

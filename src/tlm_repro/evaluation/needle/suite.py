@@ -1,4 +1,4 @@
-"""Needle in a haystack: one model's scores by task, length and depth (paper Appendix A; RULER, arXiv 2404.06654)."""
+"""Needle in a haystack: a model's scores by task, length and depth (paper Appendix A; RULER, arXiv 2404.06654)."""
 
 import sys
 from collections import defaultdict
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.errors import ArtifactError, EvaluationError
-from tlm_repro.evaluation.needle.samples import NeedleSample, cell, opened_samples, read_samples, tokenizer_hash
+from tlm_repro.evaluation.needle.samples import NeedleSample, metric_name, open_samples, read_samples, tokenizer_hash
 from tlm_repro.evaluation.needle.scores import summarise
-from tlm_repro.evaluation.partial import NOTHING_KEPT, Kept
-from tlm_repro.evaluation.progress import plain_progress
+from tlm_repro.evaluation.partial import NO_PARTIAL_RESULTS, PartialResults
+from tlm_repro.evaluation.progress_bars import bars_as_lines
 from tlm_repro.evaluation.scoring import Scores
 from tlm_repro.spec.evaluation import NeedleSpec, RopeScaling
 from tlm_repro.statistics.intervals import wilson
@@ -21,49 +21,49 @@ if TYPE_CHECKING:
 
 
 def check_needle(spec: NeedleSpec, context: "Context") -> None:
-    """Raises EvaluationError where no samples are given, and ArtifactError where they aren't those of the spec."""
+    """Raises EvaluationError if there are no samples, and ArtifactError if they aren't those of the spec."""
     if spec.generator == "own" and context.inputs.samples is None:
         raise EvaluationError(
-            "suite 'niah' reads samples: make them with tlm-repro needle-samples and pass their manifest.json as "
+            "suite 'niah' needs samples: make them with tlm-repro needle-samples and pass their manifest.json as "
             "--samples, or set generator: lm_eval"
         )
     if spec.generator == "own" and context.inputs.samples is not None:
-        opened_samples(context.inputs.samples, spec.samples)
+        open_samples(context.inputs.samples, spec.samples)
 
 
 def score_needle(model: Any, tokenizer: Any, spec: NeedleSpec, context: "Context") -> Scores:
-    """Metrics `niah_<task>_<length>` and details, as an evaluation file holds them.
+    """Metrics `niah_<task>_<length>` and details for an evaluation file.
 
     Raises:
-        ArtifactError: the samples are others than the spec's, or were made with another tokenizer than the model's.
-        EvaluationError: the model can't read such lengths, or its positions can't be scaled as asked.
+        ArtifactError: the samples aren't those of the spec, or were made with another tokenizer than the model's.
+        EvaluationError: the model can't read the lengths, or its positions can't be scaled as configured.
     """
     inputs = context.inputs
     if spec.generator == "lm_eval":
         from tlm_repro.evaluation.needle.lm_eval import stock_samples
 
-        samples, made = stock_samples(tokenizer, spec.samples), None
+        samples, samples_id = stock_samples(tokenizer, spec.samples), None
     else:
         if inputs.samples is None:
-            raise EvaluationError("no samples are given: pass their manifest.json as --samples")
+            raise EvaluationError("suite 'niah' needs samples: pass their manifest.json as --samples")
         manifest, samples = read_samples(inputs.samples, spec.samples)
         check_tokenizer(manifest, tokenizer)
-        made = manifest.id
-    with plain_progress(sys.stderr):
-        answers, scaling = ask(
+        samples_id = manifest.id
+    with bars_as_lines(sys.stderr):
+        answers, scaling = collect_answers(
             model,
             tokenizer,
             samples,
             new_tokens=spec.samples.generated_tokens,
             scaling=spec.rope_scaling,
             batch_size=inputs.batch_size,
-            kept=context.kept,
+            partial=context.partial,
         )
-    source = {"samples": made, "batch_size": inputs.batch_size}
-    return scores(model, tokenizer, spec, samples, answers, scaling, source)
+    source = {"samples": samples_id, "batch_size": inputs.batch_size}
+    return score_answers(model, tokenizer, spec, samples, answers, scaling, source)
 
 
-def scores(
+def score_answers(
     model: Any,
     tokenizer: Any,
     spec: NeedleSpec,
@@ -81,7 +81,7 @@ def scores(
         "prompt_tokens": {
             name: [min(s.tokens for s in part), max(s.tokens for s in part)]
             for name in metrics
-            if (part := [s for s in samples if cell(s.task, s.length) == name])
+            if (part := [s for s in samples if metric_name(s.task, s.length) == name])
         },
         "generator": spec.generator,
         "generated_tokens": spec.samples.generated_tokens,
@@ -95,16 +95,16 @@ def scores(
 
 
 def check_tokenizer(manifest: "SamplesManifest", tokenizer: Any) -> None:
-    """Raises ArtifactError where the samples' lengths were measured by another tokenizer than the model's."""
-    made, own = manifest.summary.tokenizer, tokenizer_hash(tokenizer)
-    if made != own:
+    """Raises ArtifactError if the samples' lengths were measured with another tokenizer than the model's."""
+    of_samples, of_model = manifest.summary.tokenizer, tokenizer_hash(tokenizer)
+    if of_samples != of_model:
         raise ArtifactError(
-            f"the samples {manifest.id} were measured with tokenizer {made}, the model's is {own}: make samples with "
-            "its own by tlm-repro needle-samples"
+            f"the samples {manifest.id} were measured with tokenizer {of_samples}, but the model's is {of_model}: make "
+            "samples for this model with tlm-repro needle-samples"
         )
 
 
-def ask(
+def collect_answers(
     model: Any,
     tokenizer: Any,
     samples: Sequence[NeedleSample],
@@ -112,47 +112,48 @@ def ask(
     new_tokens: int,
     scaling: RopeScaling,
     batch_size: int,
-    kept: Kept = NOTHING_KEPT,
+    partial: PartialResults = NO_PARTIAL_RESULTS,
 ) -> tuple[list[str], dict[str, Any]]:
-    """The model's answers in the samples' order, and how its positions were scaled at each length.
+    """The model's answers in the samples' order, and the scaling of its positions at each length.
 
-    Samples of one task and length are asked together, the longest lengths first; their answers are kept as soon as all
-    are there.
+    Samples of one task and length are answered together, the longest length first. Their answers are stored among the
+    partial results when they are complete.
     """
-    from tlm_repro.evaluation.needle.answers import Question, answer, progress_bar
+    from tlm_repro.evaluation.needle.answers import Question, generate_answers, progress_bar
     from tlm_repro.evaluation.rope import check_length, scaled
 
     check_length(model, max(sample.length for sample in samples), scaling)
     answers = [""] * len(samples)
-    done: dict[str, Any] = {}
-    cells: dict[tuple[int, str], list[int]] = defaultdict(list)
+    scaling_by_length: dict[str, Any] = {}
+    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, sample in enumerate(samples):
-        cells[sample.length, sample.task].append(number)
-    about = {"tokenizer": tokenizer_hash(tokenizer), "new_tokens": new_tokens, "scaling": scaling.canonical()}
+        groups[sample.length, sample.task].append(number)
+    settings = {"tokenizer": tokenizer_hash(tokenizer), "new_tokens": new_tokens, "scaling": scaling.canonical()}
     with progress_bar(len(samples)) as bar:
-        for (length, task), numbers in sorted(cells.items(), key=lambda cell: -cell[0][0]):
-            questions = [Question(encoded(tokenizer, samples[number]), samples[number].values) for number in numbers]
-            key = {"questions": fingerprint([[question.ids, question.values] for question in questions], 16), **about}
-            with scaled(model, scaling, length) as done[str(length)]:
-                given = kept.get(cell(task, length), key)
-                if given is None:
-                    given = answer(
-                        model, tokenizer, questions, new_tokens=new_tokens, batch_size=batch_size, done=bar.update
+        for (length, task), numbers in sorted(groups.items(), key=lambda group: -group[0][0]):
+            questions = [Question(prompt_ids(tokenizer, samples[number]), samples[number].values) for number in numbers]
+            contents = [[question.ids, question.values] for question in questions]
+            name, key = metric_name(task, length), {"questions": fingerprint(contents, 16), **settings}
+            with scaled(model, scaling, length) as scaling_by_length[str(length)]:
+                texts = partial.get(name, key)
+                if texts is None:
+                    texts = generate_answers(
+                        model, tokenizer, questions, new_tokens=new_tokens, batch_size=batch_size, advance=bar.update
                     )
-                    kept.put(cell(task, length), key, given)
+                    partial.put(name, key, texts)
                 else:
                     bar.update(len(numbers))
-            for number, text in zip(numbers, given, strict=True):
+            for number, text in zip(numbers, texts, strict=True):
                 answers[number] = text
-    return answers, {"kind": scaling.kind, "lengths": done}
+    return answers, {"kind": scaling.kind, "lengths": scaling_by_length}
 
 
-def encoded(tokenizer: Any, sample: NeedleSample) -> list[int]:
-    """The prompt's token ids. Raises ArtifactError where they are more or fewer than the sample says."""
+def prompt_ids(tokenizer: Any, sample: NeedleSample) -> list[int]:
+    """The prompt's token ids. Raises ArtifactError if their number differs from the sample's."""
     ids = tokenizer(sample.prompt, add_special_tokens=False, verbose=False)["input_ids"]
     if len(ids) != sample.tokens:
         raise ArtifactError(
-            f"sample {sample.index} of {cell(sample.task, sample.length)} has {len(ids)} tokens, {sample.tokens} were "
-            "counted when it was made: make the samples anew with the model's own tokenizer"
+            f"sample {sample.index} of {metric_name(sample.task, sample.length)} has {len(ids)} tokens, but had "
+            f"{sample.tokens} when it was made: make the samples again with the model's tokenizer"
         )
     return ids

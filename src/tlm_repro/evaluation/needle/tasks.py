@@ -1,7 +1,7 @@
-"""The four needle-in-a-haystack tasks of the paper's Appendix A, worded as RULER words them (arXiv 2404.06654).
+"""The four needle-in-a-haystack tasks of the paper's Appendix A, in RULER's words (arXiv 2404.06654).
 
-Every template, sentence and rule for keys and values is RULER's. Its singular forms are used where one value is asked
-for; the needle itself keeps the plural there too. No torch here.
+All templates, sentences and rules for keys and values are RULER's. The prompt uses its singular forms if one value is
+queried; the needle always has the plural. Doesn't import torch.
 """
 
 import random
@@ -25,7 +25,7 @@ NUMBER_RANGE = (1_000_000, 9_999_999)
 
 @dataclass(frozen=True)
 class NeedleTask:
-    """Where the needles hide, what their values are, and how many are hidden and asked for."""
+    """The haystack of a task, the kind of its values, and the number of needles, all of which are queried."""
 
     haystack: Literal["noise", "essays"]
     values: Literal["number", "uuid"]
@@ -41,12 +41,12 @@ NEEDLE_TASKS: dict[NeedleTaskName, NeedleTask] = {
 
 
 def needle(task: NeedleTask, key: str, value: str) -> str:
-    """The sentence that is hidden."""
+    """The sentence to hide in the haystack."""
     return f"One of the special magic {task.values}s for {key} is: {value}."
 
 
 def prompt(task: NeedleTask, context: str, keys: Sequence[str]) -> str:
-    """The whole prompt, to the answer's first words, so that a model without instruction tuning goes on with values."""
+    """The prompt. It ends in the first words of the answer, so that a base model continues with the values."""
     query = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
     if task.needles == 1:
         opening, kind, be, ask = "A", str(task.values), "is", "is"
@@ -62,7 +62,7 @@ def prompt(task: NeedleTask, context: str, keys: Sequence[str]) -> str:
 
 @cache
 def words() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Adjectives and nouns of which keys are made, in alphabetical order."""
+    """The adjectives and the nouns for keys, in alphabetical order."""
     from wonderwords import RandomWord
 
     source = RandomWord()
@@ -74,7 +74,7 @@ def words() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def draw_pairs(task: NeedleTask, source: random.Random) -> list[tuple[str, str]]:
-    """As many different (key, value) pairs as the task has needles: `adjective-noun`, and 7 digits or a UUID."""
+    """A distinct (key, value) pair for each needle of the task: `adjective-noun`, and 7 digits or a UUID."""
     adjectives, nouns = words()
     pairs: dict[str, str] = {}
     while len(pairs) < task.needles:

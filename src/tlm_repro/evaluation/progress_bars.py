@@ -1,4 +1,4 @@
-"""Progress bars of other libraries in a log file."""
+"""Progress bars in a log file."""
 
 import contextlib
 import io
@@ -10,20 +10,20 @@ LOG_SECONDS = 30.0
 
 
 class BarLog(io.TextIOBase):
-    """Passes text on to `target`, but of a bar that is redrawn in place only one plain line every `seconds`."""
+    """Writes text to `target`. A bar that is redrawn in place becomes a plain line every `seconds`."""
 
     def __init__(self, target: TextIO, seconds: float = LOG_SECONDS) -> None:
         self.target, self.seconds = target, seconds
-        self.told = time.monotonic()
+        self.logged_at = time.monotonic()
         self.in_bar = False
 
     def write(self, text: str) -> int:
         if text.startswith("\r"):
             self.in_bar = True
-            if text.strip() and time.monotonic() - self.told >= self.seconds:
+            if text.strip() and time.monotonic() - self.logged_at >= self.seconds:
                 print(text.strip(), file=self.target, flush=True)
-                self.told = time.monotonic()
-        elif not (self.in_bar and text.strip("\n") == ""):  # a bar closes with an end of line
+                self.logged_at = time.monotonic()
+        elif not (self.in_bar and text.strip("\n") == ""):  # a bar ends with a line end
             self.in_bar = False
             self.target.write(text)
         return len(text)
@@ -33,8 +33,8 @@ class BarLog(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def plain_progress(stream: TextIO) -> Iterator[None]:
-    """On a terminal changes nothing; elsewhere, stderr goes through a `BarLog` to `stream` in the block."""
+def bars_as_lines(stream: TextIO) -> Iterator[None]:
+    """In the block, sends stderr to `stream` through a `BarLog`, unless `stream` is a terminal."""
     if stream.isatty():
         yield
         return

@@ -6,7 +6,7 @@ import warnings
 
 from tqdm import tqdm
 
-from tlm_repro.evaluation.progress import BarLog, plain_progress
+from tlm_repro.evaluation.progress_bars import BarLog, bars_as_lines
 
 
 def test_a_bar_becomes_plain_lines_and_other_text_passes() -> None:
@@ -26,7 +26,7 @@ def test_a_bar_becomes_plain_lines_and_other_text_passes() -> None:
 
 def test_a_quick_bar_leaves_no_line() -> None:
     log = io.StringIO()
-    with plain_progress(log):
+    with bars_as_lines(log):
         assert sys.stderr is not log
         list(tqdm(range(1000), mininterval=0))
     assert log.getvalue() == ""
@@ -38,13 +38,13 @@ def test_a_terminal_is_left_alone() -> None:
             return True
 
     before = sys.stderr
-    with plain_progress(Terminal()):
+    with bars_as_lines(Terminal()):
         assert sys.stderr is before
 
 
 def test_warnings_reach_the_log() -> None:
     log = io.StringIO()
-    with plain_progress(log), warnings.catch_warnings():
+    with bars_as_lines(log), warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_: print(message, file=sys.stderr)
         warnings.warn("something happened", stacklevel=1)
