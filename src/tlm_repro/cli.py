@@ -201,10 +201,10 @@ def novelty(
     data: Annotated[Path | None, typer.Option(help="manifest.json of the data set of the held-out documents.")] = None,
 ) -> None:
     """Measures the novelty of each layer's contribution to the residual stream of a model."""
-    from tlm_repro.novelty.measure import measurement
+    from tlm_repro.novelty.measure import measure_novelty
     from tlm_repro.spec.evaluation import NoveltySpec
 
-    measurement(NoveltySpec.from_json(spec), run=model, data=data).write(out)
+    measure_novelty(NoveltySpec.from_json(spec), run=model, data=data).write(out)
 
 
 @app.command()

@@ -168,17 +168,17 @@ def reference_means(vectors: Tensor, residual: Tensor) -> tuple[float, float]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_the_reference(family: str) -> None:
     model, ids, window = built(family), random_ids(21), 8
-    measured = novelty.measure(model, ids, window=window)
+    measured = novelty.measure_profile(model, ids, window=window)
     stream = residuals(model, ids, window)
     assert len(measured.block) == len(measured.mlp) == 4
     for layer in range(4):
         block = reference_means(stream[layer + 1] - stream[layer], stream[layer])
         ablated = residuals(without_mlp(model, layer), ids, window)
         mlp = reference_means(stream[layer + 1] - ablated[layer + 1], stream[layer])
-        found = measured.mlp[layer]
+        mean = measured.mlp[layer]
         assert (measured.block[layer].mean, measured.block[layer].stderr) == pytest.approx(block, abs=1e-6)
-        assert found is not None
-        assert (found.mean, found.stderr) == pytest.approx(mlp, abs=1e-6)
+        assert mean is not None
+        assert (mean.mean, mean.stderr) == pytest.approx(mlp, abs=1e-6)
         added = (stream[layer + 1] - ablated[layer + 1]).numpy()
         ratios = [np.linalg.norm(one) / np.linalg.norm(state) for one, state in zip(added, stream[layer], strict=True)]
         assert measured.norm_ratio[layer].mean == pytest.approx(np.mean(ratios), rel=1e-6)
@@ -195,7 +195,7 @@ def test_equals_the_reference(family: str) -> None:
     ids=["returns its input", "orthogonal", "against it", "nothing"],
 )
 def test_closed_forms(mlp: nn.Module, expected: float, ratio: float) -> None:
-    measured = novelty.measure(BareDecoder([copy.deepcopy(mlp) for _ in range(3)]), random_ids(12), window=5)
+    measured = novelty.measure_profile(BareDecoder([copy.deepcopy(mlp) for _ in range(3)]), random_ids(12), window=5)
     for estimate in [*measured.block, *measured.mlp]:
         assert estimate is not None
         assert estimate.mean == pytest.approx(expected, abs=1e-6)
@@ -204,21 +204,23 @@ def test_closed_forms(mlp: nn.Module, expected: float, ratio: float) -> None:
 
 
 def test_layers_without_mlp_have_none_and_still_count_as_blocks() -> None:
-    measured = novelty.measure(BareDecoder([ScaledCopy(1.0), None, QuarterTurn()]), random_ids(9), window=9)
+    measured = novelty.measure_profile(BareDecoder([ScaledCopy(1.0), None, QuarterTurn()]), random_ids(9), window=9)
     assert measured.mlp[1] is None
     assert measured.norm_ratio[1] is None
     assert measured.block[1].mean == pytest.approx(1)
 
 
 def test_layers_that_write_in_place_are_read_rightly() -> None:
-    measured = novelty.measure(BareDecoder([QuarterTurn() for _ in range(3)], in_place=True), random_ids(9), window=9)
+    measured = novelty.measure_profile(
+        BareDecoder([QuarterTurn() for _ in range(3)], in_place=True), random_ids(9), window=9
+    )
     assert [estimate.mean for estimate in measured.block] == pytest.approx([0, 0, 0], abs=1e-6)
 
 
 def test_windows_do_not_matter_where_tokens_do_not_mix() -> None:
     torch.manual_seed(0)
     model, ids = BareDecoder([Dense() for _ in range(5)]).double(), random_ids(50)
-    one, many = novelty.measure(model, ids, window=50), novelty.measure(model, ids, window=3)
+    one, many = novelty.measure_profile(model, ids, window=50), novelty.measure_profile(model, ids, window=3)
     assert [estimate.mean for estimate in many.block] == pytest.approx([estimate.mean for estimate in one.block])
     assert [e.stderr for e in many.mlp if e] == pytest.approx([e.stderr for e in one.mlp if e])
 
@@ -226,12 +228,12 @@ def test_windows_do_not_matter_where_tokens_do_not_mix() -> None:
 def test_a_window_is_no_longer_than_the_context() -> None:
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**WIDE, max_position_embeddings=8)).eval()
     ids = random_ids(24)
-    assert novelty.measure(model, ids, window=1000) == novelty.measure(model, ids, window=8)
+    assert novelty.measure_profile(model, ids, window=1000) == novelty.measure_profile(model, ids, window=8)
 
 
 def test_hooks_are_gone_afterwards() -> None:
     model = BareDecoder([ScaledCopy(1.0), ScaledCopy(2.0), ScaledCopy(3.0)])
-    novelty.measure(model, random_ids(6), window=3)
+    novelty.measure_profile(model, random_ids(6), window=3)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -254,14 +256,14 @@ def test_an_mlp_that_adds_the_residual_itself_is_refused() -> None:
     config = transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=2, n_head=2)
     bloom = transformers.BloomForCausalLM(config)
     with pytest.raises(EvaluationError, match="BloomBlock's BloomMLP isn't what the layer adds"):
-        novelty.measure(bloom, random_ids(6), window=6)
+        novelty.measure_profile(bloom, random_ids(6), window=6)
 
 
 def test_models_without_a_stack_of_layers_or_mlps_are_refused() -> None:
     with pytest.raises(EvaluationError, match="no list of layers"):
-        novelty.measure(nn.Linear(2, 2), random_ids(6), window=6)
+        novelty.measure_profile(nn.Linear(2, 2), random_ids(6), window=6)
     with pytest.raises(EvaluationError, match="no layer of BareDecoder has an MLP"):
-        novelty.measure(BareDecoder([None, None]), random_ids(6), window=6)
+        novelty.measure_profile(BareDecoder([None, None]), random_ids(6), window=6)
 
 
 def test_layers_out_of_order_are_refused() -> None:
@@ -273,7 +275,7 @@ def test_layers_out_of_order_are_refused() -> None:
             return hidden
 
     with pytest.raises(EvaluationError, match="once each and in order"):
-        novelty.measure(Backwards([QuarterTurn(), QuarterTurn()]), random_ids(6), window=6)
+        novelty.measure_profile(Backwards([QuarterTurn(), QuarterTurn()]), random_ids(6), window=6)
 
 
 @pytest.mark.parametrize("token", [0, 39])
@@ -281,7 +283,7 @@ def test_values_that_are_not_finite_are_refused(token: int) -> None:
     model = BareDecoder([ScaledCopy(1.0), ScaledCopy(1.0)])
     model.embedding.weight.data[token] = math.inf
     with pytest.raises(EvaluationError, match=r"layer 0.* that isn't finite"):
-        novelty.measure(model, torch.arange(40), window=20)
+        novelty.measure_profile(model, torch.arange(40), window=20)
 
 
 def estimates(means: list[float | None]) -> list[Mean | None]:
@@ -297,9 +299,9 @@ def test_correlation_drops_both_ends_and_layers_without_mlp() -> None:
     values = np.random.default_rng(0).normal(size=12)
     missing = [mean if layer not in (4, 5) else None for layer, mean in enumerate(values.tolist())]
     kept = [layer for layer in range(1, 11) if layer not in (4, 5)]
-    found = novelty.correlation(estimates(missing))
-    assert found.r == pytest.approx(np.corrcoef(kept, values[kept])[0, 1])
-    assert found.layers == 8
+    result = novelty.correlation(estimates(missing))
+    assert result.r == pytest.approx(np.corrcoef(kept, values[kept])[0, 1])
+    assert result.layers == 8
 
 
 @pytest.mark.parametrize(
@@ -332,9 +334,9 @@ def test_intervals_of_r_hold_the_truth_about_as_often_as_they_say_though_tokens_
             for (kind, values), each in zip(means.items(), own, strict=True)
         }
         cosines = {kind: [list(torch.tensor(row).split(1024)) for row in rows] for kind, rows in both.items()}
-        found = novelty.intervals(cosines["block"], cosines["mlp"])
+        result = novelty.intervals(cosines["block"], cosines["mlp"])
         for kind, true in truth.items():
-            low, high = getattr(found, kind)
+            low, high = getattr(result, kind)
             held[kind] += int(low <= true <= high)
     assert all(135 <= count <= 149 for count in held.values()), held
 
@@ -343,7 +345,7 @@ def test_an_interval_is_that_of_the_bootstrap_written_out() -> None:
     """Draw blocks, average each layer's tokens, correlate with depth; then Student's interval on Fisher's scale."""
     rng = np.random.default_rng(1)
     values = rng.normal(size=(6, 1300)) + 0.05 * np.arange(6)[:, None]
-    found = novelty.intervals([[torch.tensor(row)] for row in values], [[torch.tensor(-row)] for row in values])
+    result = novelty.intervals([[torch.tensor(row)] for row in values], [[torch.tensor(-row)] for row in values])
     parts = [np.arange(start, min(start + 128, 1300)) for start in range(0, 1300, 128)]
     drawn = []
     for _ in range(4000):
@@ -351,8 +353,8 @@ def test_an_interval_is_that_of_the_bootstrap_written_out() -> None:
         drawn.append(math.atanh(np.corrcoef(range(1, 5), values[1:5, tokens].mean(axis=1))[0, 1]))
     centre = 2 * math.atanh(np.corrcoef(range(1, 5), values[1:5].mean(axis=1))[0, 1]) - np.mean(drawn)
     half = 2.228139 * np.std(drawn) * math.sqrt(11 / 10)  # t(0.975, 10)
-    assert np.arctanh(found.block) == pytest.approx([centre - half, centre + half], abs=0.1 * half)
-    assert found.mlp == pytest.approx((-found.block[1], -found.block[0]))
+    assert np.arctanh(result.block) == pytest.approx([centre - half, centre + half], abs=0.1 * half)
+    assert result.mlp == pytest.approx((-result.block[1], -result.block[0]))
 
 
 @pytest.mark.parametrize(
@@ -415,35 +417,35 @@ def novelty_products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, obje
 
 def test_measurement_of_a_run_on_its_held_out_text(novelty_products: dict, tmp_path) -> None:
     spec = NoveltySpec(text=HeldOut(), tokens=60, window=32, data=novelty_products["spec"])
-    measured = novelty.measurement(spec, run=novelty_products["run"], data=novelty_products["data"])
+    measured = novelty.measure_novelty(spec, run=novelty_products["run"], data=novelty_products["data"])
     measured.write(tmp_path / "novelty.json")
-    found = measured.content()
-    assert read_json(tmp_path / "novelty.json") == found
+    record = measured.content()
+    assert read_json(tmp_path / "novelty.json") == record
     assert Novelty.read(tmp_path / "novelty.json") == measured
-    model = found["model"]
+    model = record["model"]
     run = novelty_products["run"].parent.name
     assert (model["name"], model["layers"]) == (run, 4)
     assert model["run"] == {"id": run, **novelty_products["labels"]}
     # tied embedding 300·16; four attentions 4·16²; 128 MLP columns 3·16; norms: 4 + 3 of the layers, 1 at the end
     assert model["parameters"] == 300 * 16 + 4 * 4 * 256 + 3 * 16 * 128 + 8 * 16
-    assert [entry is None for entry in found["mlp"]] == [False, True, False, False]
-    assert found["correlation"]["mlp"] == {"r": None, "layers": 1}
-    assert found["tokens"] == 60
-    assert NoveltySpec.model_validate(found["spec"]) == spec
+    assert [entry is None for entry in record["mlp"]] == [False, True, False, False]
+    assert record["correlation"]["mlp"] == {"r": None, "layers": 1}
+    assert record["tokens"] == 60
+    assert NoveltySpec.model_validate(record["spec"]) == spec
 
 
 def test_measurement_reads_a_text_corpus(novelty_products: dict) -> None:
     spec = NoveltySpec(text=novelty_products["spec"].corpus, tokens=40, window=16)
-    found = novelty.measurement(spec, run=novelty_products["run"])
-    assert (found.tokens, found.window) == (40, 16)
+    record = novelty.measure_novelty(spec, run=novelty_products["run"])
+    assert (record.tokens, record.window) == (40, 16)
 
 
 def test_measurement_says_what_is_missing(novelty_products: dict) -> None:
     spec = NoveltySpec(text=HeldOut(), tokens=60, window=32, data=novelty_products["spec"])
     with pytest.raises(ConfigError, match="no model to measure"):
-        novelty.measurement(spec, data=novelty_products["data"])
-    with pytest.raises(ConfigError, match="held-out documents, but no data set is given"):
-        novelty.measurement(spec, run=novelty_products["run"])
+        novelty.measure_novelty(spec, data=novelty_products["data"])
+    with pytest.raises(ConfigError, match="held-out documents, but there is no data set"):
+        novelty.measure_novelty(spec, run=novelty_products["run"])
     other = spec.model_copy(update={"data": novelty_products["spec"].model_copy(update={"split_seed": 9})})
-    with pytest.raises(ArtifactError, match="was expected: pass that one"):
-        novelty.measurement(other, run=novelty_products["run"], data=novelty_products["data"])
+    with pytest.raises(ArtifactError, match="is needed: pass its manifest"):
+        novelty.measure_novelty(other, run=novelty_products["run"], data=novelty_products["data"])

@@ -1,11 +1,11 @@
-"""Layer novelty: does what a layer adds to the residual stream point where that points already? (Paper §4, Figure 4)
+"""Layer novelty: how far each layer's update points away from the residual stream (paper, Section 4 and Figure 4).
 
     ρ_block(l) = cos(h_{l+1} − h_l, h_l)        ρ_MLP(l) = cos(MLP_l(z_l), h_l)
 
-h_l is the residual that enters layer l and z_l the one that its MLP reads. In a parallel block, as GPT-NeoX has, the
-MLP reads h_l itself, and ρ_MLP is still the cosine of what it adds with h_l. Each ρ is a mean of per-token cosines; a
-rising ρ is a falling novelty. How much is added is the norm ratio ‖MLP_l(z_l)‖ / ‖h_l‖, averaged likewise. All are read
-with forward hooks, so any Hugging Face decoder can be measured.
+h_l is the residual that enters layer l, and z_l the residual that its MLP reads. In a parallel block, as in GPT-NeoX,
+the MLP reads h_l itself, and ρ_MLP is the cosine of its output with h_l. Each ρ is a mean of per-token cosines; novelty
+falls as ρ rises. The size of an update is the norm ratio ‖MLP_l(z_l)‖ / ‖h_l‖, averaged in the same way. All are
+measured with forward hooks, so this works for any Hugging Face decoder.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.models import pretrained
-from tlm_repro.novelty.residual import Block, blocks, body, entering, first_tensor
+from tlm_repro.novelty.residual import Block, blocks, body, first_tensor, residual_argument
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.records.novelty import CONSTANT, FEWEST_LAYERS, Bounds, Correlation, Intervals, Mean, Novelty
 from tlm_repro.spec.data import HeldOut
 from tlm_repro.spec.evaluation import NoveltySpec
 
 PROBE_TOKENS = 16
-# Tokens that stand together are alike, so whole blocks of them are resampled; with fewer blocks there is no interval.
-BLOCK_TOKENS, FEWEST_BLOCKS = 128, 8
+# Neighbouring tokens are correlated, so whole blocks are resampled. With fewer blocks there is no interval.
+BLOCK_TOKENS, MIN_BLOCKS = 128, 8
 RESAMPLES, COVERAGE = 2000, 0.95
 
 
 @dataclass(frozen=True)
 class Profile:
-    """ρ of every layer, the first and the last included, over `tokens` tokens in windows of at most `window`.
+    """ρ of every layer, including the first and the last, over `tokens` tokens in windows of at most `window`.
 
-    `norm_ratio` is ‖MLP‖ / ‖h‖; like `mlp` it is None for a layer without an MLP.
+    `norm_ratio` is ‖MLP‖ / ‖h‖. Like `mlp`, it is None for a layer without an MLP.
     """
 
     tokens: int
@@ -56,21 +56,21 @@ class Profile:
     intervals: Intervals
 
 
-def measurement(
+def measure_novelty(
     spec: NoveltySpec, *, run: Path | None = None, data: Path | None = None, device: str | None = None
 ) -> Novelty:
-    """The record of a model's layer novelty.
+    """Measures a model's layer novelty.
 
     Args:
-        spec: names the external model, if it is one, and the text.
-        run: otherwise, the manifest of the run whose model is measured.
-        data: the manifest of the data set whose held-out documents are the text, if `spec.text` asks for them.
-        device: as PyTorch names it; None: the first GPU if there is one, else the CPU.
+        spec: names the text and, unless `run` is given, the external model.
+        run: the manifest of the run to measure.
+        data: the manifest of the data set, if the text is held-out documents.
+        device: PyTorch's name of a device; None: the first free GPU, else the CPU.
 
     Raises:
-        ConfigError: the model or the held-out text isn't given.
-        EvaluationError: the model can't be had or measured, or the text is too short.
-        ArtifactError: a manifest or a file isn't what it should be.
+        ConfigError: there is no model or no held-out text.
+        EvaluationError: the model is unavailable or can't be measured, or the text is too short.
+        ArtifactError: a manifest is of another kind, or a file doesn't match it.
         DataError: the text can't be read.
     """
     start = time.perf_counter()
@@ -84,8 +84,8 @@ def measurement(
         name, labels = manifest.id, {"id": manifest.id, **manifest.spec.labels.canonical()}
         model, tokenizer = pretrained.run(manifest, device=device)
     else:
-        raise ConfigError("no model to measure: name an external model in the spec or pass the manifest of a run")
-    result = measure(model, token_ids(tokenizer, texts(spec, data), spec.tokens), window=spec.window)
+        raise ConfigError("no model to measure: name an external model in the spec, or pass the manifest of a run")
+    profile = measure_profile(model, token_ids(tokenizer, texts(spec, data), spec.tokens), window=spec.window)
     return Novelty.create(
         {
             "schema": 1,
@@ -93,12 +93,12 @@ def measurement(
             "model": {
                 "name": name,
                 "run": labels,
-                "layers": len(result.block),
+                "layers": len(profile.block),
                 "parameters": sum(parameter.numel() for parameter in model.parameters()),
             },
             "spec": spec.canonical(),
-            **vars(result),
-            "correlation": {"block": correlation(result.block), "mlp": correlation(result.mlp)},
+            **vars(profile),
+            "correlation": {"block": correlation(profile.block), "mlp": correlation(profile.mlp)},
             "versions": versions(),
             "device": device_name(device),
             "wall_time_s": round(time.perf_counter() - start, 3),
@@ -107,41 +107,41 @@ def measurement(
 
 
 def texts(spec: NoveltySpec, data: Path | None) -> Iterator[Document]:
-    """The documents to read, in order."""
+    """The documents of the spec's text, in order."""
     if not isinstance(spec.text, HeldOut):
         return documents(spec.text)
     if data is None:
-        raise ConfigError("the text is the held-out documents, but no data set is given: pass its manifest")
-    held = TokenData.open(data)
-    if spec.data is not None and held.manifest.id != spec.data.name:
+        raise ConfigError("the text is held-out documents, but there is no data set: pass its manifest as --data")
+    token_data = TokenData.open(data)
+    if spec.data is not None and token_data.manifest.id != spec.data.name:
         raise ArtifactError(
-            f"{data} describes data set {held.manifest.id}, but {spec.data.name} was expected: pass that one"
+            f"{data} describes data set {token_data.manifest.id}, but {spec.data.name} is needed: pass its manifest"
         )
-    return held.held_out()
+    return token_data.held_out()
 
 
 def token_ids(tokenizer: Any, texts: Iterable[Document], tokens: int) -> Tensor:
-    """The first `tokens` token ids of the documents, end to end, without special tokens: (tokens,) int64.
+    """The first `tokens` token ids of the concatenated documents, without special tokens: (tokens,) int64.
 
     Raises:
-        EvaluationError: the text has fewer.
+        EvaluationError: the text has fewer tokens.
     """
     ids: list[int] = []
     for document in texts:
         ids += tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
         if len(ids) >= tokens:
             return torch.tensor(ids[:tokens])
-    raise EvaluationError(f"the text has {len(ids)} tokens, not {tokens}: ask for fewer or name a longer one")
+    raise EvaluationError(f"the text has {len(ids)} tokens, not {tokens}: reduce tokens, or name a longer text")
 
 
 @torch.inference_mode()
-def measure(model: Any, token_ids: Tensor, *, window: int) -> Profile:
+def measure_profile(model: Any, token_ids: Tensor, *, window: int) -> Profile:
     """ρ_block and ρ_MLP of every layer on `token_ids` (tokens,), in windows that don't overlap.
 
-    A window is no longer than the model's context. Apart from one layer's hidden states only cosines are kept.
+    A window is no longer than the model's context. Only cosines are stored, not hidden states.
 
     Raises:
-        EvaluationError: the layers can't be found, or a cosine isn't finite.
+        EvaluationError: the model isn't a stack of residual layers, or a cosine isn't finite.
     """
     model.eval()
     window = min(window, getattr(getattr(model, "config", None), "max_position_embeddings", None) or window)
@@ -172,9 +172,10 @@ Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
 
 class Cosines:
-    """Hooks that turn a forward pass into per-token cosines at once: no hidden state outlives its layer.
+    """Forward hooks that compute per-token cosines in each layer, so that no hidden state is stored.
 
-    `block[l]`, `mlp[l]` and `norm_ratio[l]` hold one (tokens,) tensor a window; the last two nothing without an MLP.
+    `block[l]`, `mlp[l]` and `norm_ratio[l]` have one (tokens,) tensor for each window. The last two are empty for a
+    layer without an MLP.
     """
 
     def __init__(self, layers: list[Block]) -> None:
@@ -199,40 +200,40 @@ class Cosines:
             yield
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # A copy: some layers add to their input in place.
-        self.residual = entering(args, kwargs).to(torch.float64, copy=True)
+        # A copy, because some layers add to their input in place.
+        self.residual = residual_argument(args, kwargs).to(torch.float64, copy=True)
 
     def block_collector(self, index: int) -> Hook:
-        """A hook on a layer, whose output is what it adds in total with the residual."""
+        """A hook on a layer, whose output is the residual plus the layer's update."""
 
         def collect(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-            self.block[index].append(cosine(self.shaped(output) - self.residual, self.residual))
+            self.block[index].append(cosine(self.in_residual_shape(output) - self.residual, self.residual))
 
         return collect
 
     def mlp_collector(self, index: int) -> Hook:
-        """A hook on an MLP, whose output is what it adds."""
+        """A hook on an MLP, whose output is its update of the residual."""
 
         def collect(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-            added = self.shaped(output)
-            self.mlp[index].append(cosine(added, self.residual))
-            self.norm_ratio[index].append(norm_ratio(added, self.residual))
+            update = self.in_residual_shape(output)
+            self.mlp[index].append(cosine(update, self.residual))
+            self.norm_ratio[index].append(norm_ratio(update, self.residual))
 
         return collect
 
-    def shaped(self, output: Any) -> Tensor:
+    def in_residual_shape(self, output: Any) -> Tensor:
         return first_tensor(output).double().reshape(self.residual.shape)
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Cosines of the vectors in the last dimension, flattened, on the CPU; 0 where one of the two is zero."""
+    """Cosines of the vectors in the last dimension, flattened, on the CPU; 0 if a vector is zero."""
     norms = left.norm(dim=-1) * right.norm(dim=-1)
     return torch.where(norms == 0, 0.0, (left * right).sum(-1) / norms).flatten().cpu()
 
 
-def norm_ratio(added: Tensor, residual: Tensor) -> Tensor:
-    """Norm of the first ÷ norm of the second in the last dimension, flattened, on the CPU; 0 where both are zero."""
-    norms = added.norm(dim=-1), residual.norm(dim=-1)
+def norm_ratio(update: Tensor, residual: Tensor) -> Tensor:
+    """‖update‖ ÷ ‖residual‖ over the last dimension, flattened, on the CPU; 0 if both are zero."""
+    norms = update.norm(dim=-1), residual.norm(dim=-1)
     return torch.where(norms[0] == 0, 0.0, norms[0] / norms[1]).flatten().cpu()
 
 
@@ -258,22 +259,24 @@ def correlation(estimates: Sequence[Mean | None]) -> Correlation:
 
 
 def intervals(block: Sequence[Sequence[Tensor]], mlp: Sequence[Sequence[Tensor]]) -> Intervals:
-    """Intervals of r from per-token cosines: one (tokens,) tensor a window for each layer, none where it has no MLP."""
+    """Intervals of r from per-token cosines: for each layer, one (tokens,) tensor a window, or none without an MLP."""
     pieces = [piece.numel() for window in block[0] for piece in window.split(BLOCK_TOKENS)] if block else []
-    if len(pieces) < FEWEST_BLOCKS:
+    if len(pieces) < MIN_BLOCKS:
         return Intervals(block=None, mlp=None, difference=None)
-    # How often each block is drawn: the same in all layers and for both kinds, whose noise is shared.
+    # All layers and both kinds of ρ use the same resamples, because their noise is shared.
     count = len(pieces)
-    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-    drawn = np.vstack([np.ones(count), drawn])  # the text as it is comes first
-    weights = drawn / (drawn @ np.array(pieces, dtype=float))[:, None]
+    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    draws = np.vstack([np.ones(count), draws])  # the first row is the text itself
+    weights = draws / (draws @ np.array(pieces, dtype=float))[:, None]
     of_block, of_mlp = (resampled_correlation(cosines, weights) for cosines in (block, mlp))
-    both = None if of_block is None or of_mlp is None else bounds(of_mlp - of_block, count)
-    return Intervals(block=bounded(of_block, count), mlp=bounded(of_mlp, count), difference=both)
+    difference = None if of_block is None or of_mlp is None else student_interval(of_mlp - of_block, count)
+    return Intervals(
+        block=correlation_interval(of_block, count), mlp=correlation_interval(of_mlp, count), difference=difference
+    )
 
 
 def resampled_correlation(cosines: Sequence[Sequence[Tensor]], weights: np.ndarray) -> np.ndarray | None:
-    """r in each resample, (resamples,); `weights` (resamples, blocks) turn a layer's sums by block into its mean."""
+    """r in each resample, (resamples,). `weights` (resamples, blocks) convert a layer's block sums to its mean."""
     inner = [depth for depth, windows in enumerate(cosines) if windows and 0 < depth < len(cosines) - 1]
     if len(inner) < FEWEST_LAYERS:
         return None
@@ -285,18 +288,18 @@ def resampled_correlation(cosines: Sequence[Sequence[Tensor]], weights: np.ndarr
     return np.asarray(centred @ position / (np.linalg.norm(centred, axis=1) * np.linalg.norm(position)))
 
 
-def bounded(values: np.ndarray | None, blocks: int) -> Bounds | None:
-    """The interval of r, taken on Fisher's scale artanh r, where it is nearly symmetric."""
+def correlation_interval(values: np.ndarray | None, blocks: int) -> Bounds | None:
+    """The interval of r, computed on Fisher's scale artanh r, where it is nearly symmetric."""
     if values is None:
         return None
-    low, high = bounds(np.arctanh(np.clip(values, -1 + CONSTANT, 1 - CONSTANT)), blocks)
+    low, high = student_interval(np.arctanh(np.clip(values, -1 + CONSTANT, 1 - CONSTANT)), blocks)
     return math.tanh(low), math.tanh(high)
 
 
-def bounds(values: np.ndarray, blocks: int) -> Bounds:
-    """Student's interval from a value and its resamples, their bias taken off (Efron and Tibshirani 1993).
+def student_interval(values: np.ndarray, blocks: int) -> Bounds:
+    """Student's interval from a value and its resamples, corrected for their bias (Efron and Tibshirani 1993).
 
-    Quantiles of the resamples themselves would be too narrow with so few blocks.
+    Quantiles of the resamples would be too narrow with so few blocks.
     """
     value, resamples = float(values[0]), values[1:]
     spread = float(resamples.std()) * math.sqrt(blocks / (blocks - 1))

@@ -1,6 +1,6 @@
-"""Where a decoder's residual stream runs: its layers, and in each the module whose output its MLP adds to the stream.
+"""The residual stream of a decoder: its layers and, in each, the module whose output is the MLP's update of the stream.
 
-Found by structure in any Hugging Face decoder and checked on a few tokens, so that no list of model types is needed.
+They are located by the structure of the modules and verified on a few tokens, so no list of model types is needed.
 Hidden states are (batch, time, model) unless a layer flattens them.
 """
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from tlm_repro.errors import EvaluationError
 
-# What decoders call a layer's feed-forward block. `fc2` is the last map of one that lies flat in its layer, as in OPT.
+# Names of a layer's feed-forward block. `fc2` is the last linear map of one without a module of its own, as in OPT.
 FEED_FORWARD_NAMES = ("mlp", "feed_forward", "ffn", "mlp_block", "fc2")
 
 
 @dataclass(frozen=True)
 class Block:
-    """One decoder layer and the module whose output is exactly what its MLP adds to the residual; None: no MLP."""
+    """A decoder layer, and the module whose output is exactly its MLP's update of the residual; None: no MLP."""
 
     layer: nn.Module
     mlp: nn.Module | None
@@ -29,7 +29,7 @@ class Block:
 
 @dataclass
 class Call:
-    """One call of a direct child of a layer. The copies keep what was read and written safe from in-place changes."""
+    """One call of a direct child of a layer. The tensors are copied, because they can change in place."""
 
     module: nn.Module
     read: list[Tensor]
@@ -58,8 +58,8 @@ class Trace:
 def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
     """The layers of `model` and their MLPs, verified on `token_ids` (tokens,).
 
-    Every layer must run once and read what the one before wrote, and what is taken for its MLP's output must be exactly
-    what it adds to the residual: h' = z + MLP(z), or h' = h + Mixer(h) + MLP(h) in a parallel block.
+    Every layer must run once and read the output of the layer before. The MLP's output must be exactly its update of
+    the residual: h' = z + MLP(z), or h' = h + Mixer(h) + MLP(h) in a parallel block.
 
     Raises:
         EvaluationError: the model isn't such a stack; the message says where it differs.
@@ -79,33 +79,33 @@ def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
             raise EvaluationError(
                 f"layer {index + 1} of {name} doesn't read what layer {index} wrote: it has no single residual stream"
             )
-    found = [Block(trace.layer, contribution(trace)) for trace in traces]
-    if all(block.mlp is None for block in found):
-        raise EvaluationError(f"no layer of {name} has an MLP under one of the names {', '.join(FEED_FORWARD_NAMES)}")
-    return found
+    decoder_blocks = [Block(trace.layer, contribution(trace)) for trace in traces]
+    if all(block.mlp is None for block in decoder_blocks):
+        raise EvaluationError(f"no layer of {name} has an MLP with one of the names {', '.join(FEED_FORWARD_NAMES)}")
+    return decoder_blocks
 
 
 def body(model: nn.Module) -> nn.Module:
-    """The model without its head, whose logits aren't needed here."""
+    """The model without its head, because no logits are needed."""
     return getattr(model, "base_model", model)
 
 
 def layer_list(model: nn.Module) -> list[nn.Module]:
-    """The decoder's layers: the longest ModuleList that lies in no other one, as experts do."""
+    """The decoder's layers: the longest ModuleList that isn't inside another one, as lists of experts are."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = [module for name, module in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     longest = max(outer, key=len, default=nn.ModuleList())
     if len(longest) < 2:
-        raise EvaluationError(f"{type(model).__name__} has no list of layers: a stack of residual layers was expected")
+        raise EvaluationError(f"{type(model).__name__} has no list of layers: only stacks of residual layers work")
     return list(longest)
 
 
 @contextlib.contextmanager
 def traced(layers: list[nn.Module], *, into: list[Trace]) -> Iterator[None]:
-    """While open, every pass through one of the layers adds a trace to `into`."""
+    """In the block, every pass through one of the layers appends a trace to `into`."""
 
     def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        into.append(Trace(layer, entering(args, kwargs).clone()))
+        into.append(Trace(layer, residual_argument(args, kwargs).clone()))
 
     def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         read = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -124,51 +124,51 @@ def traced(layers: list[nn.Module], *, into: list[Trace]) -> Iterator[None]:
 
 
 def contribution(trace: Trace) -> nn.Module | None:
-    """The module whose output the layer adds to the residual as its MLP's; None where the layer has no MLP.
+    """The module whose output is the MLP's update of the residual; None if the layer has no MLP.
 
-    That is the MLP itself or a norm after it, as in Gemma 2 and OLMo 2. The residual it is added to is one of the
-    tensors that pass between the layer's children, or the layer's input plus what one of them wrote (parallel blocks).
+    This is the MLP itself or a norm after it, as in Gemma 2 and OLMo 2. The residual to which it is added is one of the
+    tensors between the layer's children, or the layer's input plus one of their outputs (parallel blocks).
     """
     layer = trace.layer
     mlp = next((child for name in FEED_FORWARD_NAMES if (child := getattr(layer, name, None)) is not None), None)
     if mlp is None:
         return None
-    own = [call for call in trace.calls if call.module is mlp]
-    if len(own) != 1:
-        raise EvaluationError(f"a {type(layer).__name__} runs its MLP {len(own)} times, once was expected")
-    after = [call for call in trace.calls if any(tensor is own[0].written for tensor in call.read)]
-    passed = [aligned(tensor, trace.entered) for call in trace.calls for tensor in call.copies]
-    seen = [tensor for tensor in passed if tensor is not None]
-    residuals = [trace.entered, *seen, *(trace.entered + tensor for tensor in seen)]
-    for call in [*own, *after]:
-        added = aligned(call.output, trace.entered)
-        if added is not None and any(agree(trace.left - residual, added, trace.left) for residual in residuals):
+    mlp_calls = [call for call in trace.calls if call.module is mlp]
+    if len(mlp_calls) != 1:
+        raise EvaluationError(f"a {type(layer).__name__} runs its MLP {len(mlp_calls)} times instead of once")
+    calls_after = [call for call in trace.calls if any(tensor is mlp_calls[0].written for tensor in call.read)]
+    reshaped = [reshape_like(tensor, trace.entered) for call in trace.calls for tensor in call.copies]
+    hidden_states = [tensor for tensor in reshaped if tensor is not None]
+    residuals = [trace.entered, *hidden_states, *(trace.entered + tensor for tensor in hidden_states)]
+    for call in [*mlp_calls, *calls_after]:
+        update = reshape_like(call.output, trace.entered)
+        if update is not None and any(agree(trace.left - residual, update, trace.left) for residual in residuals):
             return call.module
     raise EvaluationError(
-        f"the output of {type(layer).__name__}'s {type(mlp).__name__} isn't what the layer adds to its residual: "
-        "where a layer scales it, or adds the residual inside the MLP, ρ_MLP can't be read with hooks"
+        f"the output of {type(layer).__name__}'s {type(mlp).__name__} isn't what the layer adds to its residual: ρ_MLP "
+        "can't be measured with hooks if a layer scales the output or adds the residual inside the MLP"
     )
 
 
-def aligned(tensor: Tensor, like: Tensor) -> Tensor | None:
-    """A hidden state in the shape of `like`: some layers flatten batch and time. None for any other tensor."""
+def reshape_like(tensor: Tensor, like: Tensor) -> Tensor | None:
+    """A hidden state in the shape of `like`, because some layers flatten batch and time. None for any other tensor."""
     return tensor.reshape(like.shape) if tensor.is_floating_point() and tensor.numel() == like.numel() else None
 
 
 def agree(left: Tensor, right: Tensor, sum_: Tensor) -> bool:
-    """Whether two tensors agree to a thousandth, or to the rounding error of a sum as large as `sum_`."""
-    allowed = 1e-3 * right.norm() + 4 * torch.finfo(sum_.dtype).eps * sum_.norm()
-    return bool((left - right).norm() <= allowed)
+    """Whether two tensors agree to one in a thousand, or to the rounding error of a sum as large as `sum_`."""
+    tolerance = 1e-3 * right.norm() + 4 * torch.finfo(sum_.dtype).eps * sum_.norm()
+    return bool((left - right).norm() <= tolerance)
 
 
-def entering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The residual among the arguments of a layer."""
+def residual_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The residual among a layer's arguments."""
     return first_tensor(args or kwargs.get("hidden_states"))
 
 
 def first_tensor(value: Any) -> Tensor:
-    """`value` itself, or the first entry of a tuple: hidden states come first where a module returns more."""
+    """`value`, or the first entry of a tuple: hidden states come first if a module returns several values."""
     tensor = value[0] if isinstance(value, tuple | list) and value else value
     if not isinstance(tensor, Tensor):
-        raise EvaluationError(f"a layer passes on a {type(tensor).__name__} where its hidden states were expected")
+        raise EvaluationError(f"a layer returns a {type(tensor).__name__} instead of its hidden states")
     return tensor

@@ -162,9 +162,6 @@ class NeedleSpec(Spec):
     rope_scaling: RopeScaling = RopeScaling()
 
 
-EvaluationSpec = Annotated[ValidationSpec | ZeroShotSpec | NeedleSpec, Field(discriminator="suite")]
-
-
 class ExternalModel(Spec):
     """A pretrained decoder by hub name or folder, or a GGUF file inside an installed Python package."""
 
