@@ -38,8 +38,8 @@ def layer_widths(schedule: str, layers: int, width: int, **parameters: Any) -> t
     if not is_whole(width) or width < 1:
         raise ConfigError(f"width is {width!r}: give a multiple of {STEP} from {STEP} up")
     if width % STEP:
-        near = [multiple for multiple in (width - width % STEP, width + STEP - width % STEP) if multiple]
-        raise ConfigError(f"width {width} is not a multiple of {STEP}: use {' or '.join(map(str, near))}")
+        multiples = [multiple for multiple in (width - width % STEP, width + STEP - width % STEP) if multiple]
+        raise ConfigError(f"width {width} is not a multiple of {STEP}: use {' or '.join(map(str, multiples))}")
     multipliers = curve.multipliers(layers, **values)
     mean = width // STEP
     if curve.exact:

@@ -32,12 +32,12 @@ class Call:
     """One call of a direct child of a layer. The tensors are copied, because they can change in place."""
 
     module: nn.Module
-    read: list[Tensor]
-    written: Tensor
+    inputs: list[Tensor]
+    result: Tensor
     copies: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.copies = [tensor.clone() for tensor in [*self.read, self.written]]
+        self.copies = [tensor.clone() for tensor in [*self.inputs, self.result]]
 
     @property
     def output(self) -> Tensor:
@@ -49,8 +49,8 @@ class Trace:
     """One pass through a layer: the residual before and after it, and the calls of its direct children in order."""
 
     layer: nn.Module
-    entered: Tensor
-    left: Tensor = field(init=False)
+    before: Tensor
+    after: Tensor = field(init=False)
     calls: list[Call] = field(default_factory=list)
 
 
@@ -72,10 +72,10 @@ def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
     if [trace.layer for trace in traces] != layers:
         raise EvaluationError(f"{name} doesn't run its {len(layers)} layers once each and in order")
     for index, trace in enumerate(traces):
-        if not torch.isfinite(trace.left).all():
+        if not torch.isfinite(trace.after).all():
             raise EvaluationError(f"layer {index} of {name} gave a value that isn't finite: check the model's weights")
-    for index, (before, after) in enumerate(pairwise(traces)):
-        if not torch.equal(before.left, after.entered):
+    for index, (previous, trace) in enumerate(pairwise(traces)):
+        if not torch.equal(previous.after, trace.before):
             raise EvaluationError(
                 f"layer {index + 1} of {name} doesn't read what layer {index} wrote: it has no single residual stream"
             )
@@ -108,11 +108,11 @@ def traced(layers: list[nn.Module], *, into: list[Trace]) -> Iterator[None]:
         into.append(Trace(layer, residual_argument(args, kwargs).clone()))
 
     def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        read = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        into[-1].calls.append(Call(module, read, first_tensor(output)))
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        into[-1].calls.append(Call(module, inputs, first_tensor(output)))
 
     def leave(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        into[-1].left = first_tensor(output).clone()
+        into[-1].after = first_tensor(output).clone()
 
     with contextlib.ExitStack() as stack:
         for layer in layers:
@@ -136,13 +136,13 @@ def contribution(trace: Trace) -> nn.Module | None:
     mlp_calls = [call for call in trace.calls if call.module is mlp]
     if len(mlp_calls) != 1:
         raise EvaluationError(f"a {type(layer).__name__} runs its MLP {len(mlp_calls)} times instead of once")
-    calls_after = [call for call in trace.calls if any(tensor is mlp_calls[0].written for tensor in call.read)]
-    reshaped = [reshape_like(tensor, trace.entered) for call in trace.calls for tensor in call.copies]
+    calls_after = [call for call in trace.calls if any(tensor is mlp_calls[0].result for tensor in call.inputs)]
+    reshaped = [reshape_like(tensor, trace.before) for call in trace.calls for tensor in call.copies]
     hidden_states = [tensor for tensor in reshaped if tensor is not None]
-    residuals = [trace.entered, *hidden_states, *(trace.entered + tensor for tensor in hidden_states)]
+    residuals = [trace.before, *hidden_states, *(trace.before + tensor for tensor in hidden_states)]
     for call in [*mlp_calls, *calls_after]:
-        update = reshape_like(call.output, trace.entered)
-        if update is not None and any(agree(trace.left - residual, update, trace.left) for residual in residuals):
+        update = reshape_like(call.output, trace.before)
+        if update is not None and any(agree(trace.after - residual, update, trace.after) for residual in residuals):
             return call.module
     raise EvaluationError(
         f"the output of {type(layer).__name__}'s {type(mlp).__name__} isn't what the layer adds to its residual: ρ_MLP "
