@@ -8,6 +8,7 @@ A test is fast unless TIERS names its file or a folder above it. `@pytest.mark.p
 in a fast file. The fast tier is guarded: a test that starts a process or imports one of HEAVY fails with the remedy.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,12 +95,18 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks each test with its tier and group. Slow tiers come first: no process then waits long for another's last."""
+    """Marks each test with its tier and group, and sorts by tier.
+
+    In one process fast tests come first. Among several the slow ones do: no process then waits long for another's last.
+    """
     for item in items:
         if not any(item.get_closest_marker(name) for name in NAMES):
             item.add_marker(tier_of(item.path))
         item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
-    items.sort(key=lambda item: -max(NAMES.index(name) for name in NAMES if item.get_closest_marker(name)))
+    items.sort(
+        key=lambda item: max(NAMES.index(name) for name in NAMES if item.get_closest_marker(name)),
+        reverse="PYTEST_XDIST_WORKER" in os.environ,
+    )
 
 
 @pytest.hookimpl(wrapper=True)

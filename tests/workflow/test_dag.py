@@ -223,9 +223,9 @@ def test_a_dry_run_changes_no_file(checkout: Path):
     ("arguments", "message"),
     [
         (("--config", "colour=red"), "config.yaml: colour: unknown key (its value is 'red')"),
-        (("--config", "seeds=[0,0]"), "config.yaml: seeds: 0 stands twice"),
+        (("--config", "seeds=[0,0]"), "config.yaml: seeds: 0 is listed twice; remove one"),
         (("--configfile", "bad.yaml"), "bad.yaml: name: this key is missing"),
-        (("--configfile", "twice.yaml"), "twice.yaml is not valid YAML: the key 'toy' stands twice"),
+        (("--configfile", "twice.yaml"), "twice.yaml is not valid YAML: the key 'toy' is given twice"),
     ],
 )
 def test_a_bad_configuration_stops_with_the_file_and_the_key(checkout: Path, arguments: tuple[str, ...], message: str):
