@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from tlm_repro.errors import TLMError
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from training import spread
 
 PIECE = 1024  # tokens of a context that are read at once

@@ -35,8 +35,8 @@ from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.architectures.accounting import parameters, training_flops
 from tlm_repro.architectures.registry import architecture
 from tlm_repro.errors import TLMError
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.run import ModelSpec
 from tlm_repro.training.optimizers.adamw import PeriodicAdamW
 from tlm_repro.training.optimizers.periodic import parameter_groups

@@ -28,8 +28,8 @@ from tlm_repro.architectures.accounting import training_flops
 from tlm_repro.config.experiments import AllocationConfig
 from tlm_repro.config.loading import load
 from tlm_repro.devices import arithmetic_of, device_name, utilisation
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.run import ModelSpec
 from tlm_repro.study.grid import model_spec
 from tlm_repro.training.compilation import compile_layers

@@ -215,7 +215,7 @@ def export(
     dtype: Annotated[str, typer.Option(help="Type of the weights: fp32, bf16 or fp16.")] = "fp32",
 ) -> None:
     """Writes a trained Transformer as a standard Llama with the same logits. Narrower MLPs are padded with zeros."""
-    from tlm_repro.models.export import export as write
+    from tlm_repro.models.hugging_face.export import export as write
 
     typer.echo(write(model, out, format=format, dtype=dtype).to_text())
 

@@ -11,8 +11,8 @@ from tlm_repro.architectures.accounting import forward_flops, parameters, traini
 from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.config.loading import load
 from tlm_repro.errors import ConfigError
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.run import ModelSpec
 from tlm_repro.study import grid
 

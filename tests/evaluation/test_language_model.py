@@ -15,9 +15,9 @@ from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.benchmarks.demo_items import DEMO_ITEMS
 from tlm_repro.evaluation.language_model import CausalLM
 from tlm_repro.evaluation.likelihoods import Abilities
-from tlm_repro.models import pretrained
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face import pretrained
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.data import TrainedTokenizer
 
 LENGTH = 48

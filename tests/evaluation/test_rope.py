@@ -9,8 +9,8 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.rope import check_length, scaled, scaled_frequencies
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.evaluation import RopeScaling
 
 TRAINED, LENGTH, HEAD, THETA = 32, 128, 8, 10_000.0
@@ -84,7 +84,7 @@ def test_our_decoder_turns_as_transformers_does(kind):
     """Channels are paired differently there, so rotations are compared and not weights."""
     model, reference, positions = ours(), llama(), torch.arange(LENGTH)[None]
     with scaled(model, RopeScaling(kind=kind), LENGTH), scaled(reference, RopeScaling(kind=kind), LENGTH):
-        turns = model.model.rotary.at(positions)[0, :, 0]
+        turns = model.model.rotary.rotations(positions)[0, :, 0]
         cosine, sine = reference.model.rotary_emb(torch.zeros(1), positions)
         torch.testing.assert_close(turns.real, cosine[0, :, : HEAD // 2])
         torch.testing.assert_close(turns.imag, sine[0, :, : HEAD // 2])

@@ -16,7 +16,7 @@ from tlm_repro.errors import ArtifactError, EvaluationError
 from tlm_repro.evaluation.partial import PartialResults, partial_folder
 from tlm_repro.evaluation.subject import find_subject
 from tlm_repro.evaluation.suites import Inputs, evaluate
-from tlm_repro.models import pretrained
+from tlm_repro.models.hugging_face import pretrained
 from tlm_repro.reporting import results
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.spec.evaluation import ValidationSpec, ZeroShotSpec

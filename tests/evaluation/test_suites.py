@@ -15,8 +15,8 @@ from tlm_repro.data.tokenisation import build
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.evaluation.subject import find_subject
 from tlm_repro.evaluation.suites import Inputs, evaluate, suite_spec
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.base import Spec
 from tlm_repro.spec.data import DataSpec, FilesCorpus, TrainedTokenizer
 from tlm_repro.spec.evaluation import ValidationSpec, ZeroShotSpec

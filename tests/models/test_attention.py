@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from tlm_repro.models.attention import CausalAttention, GatedAttention, causal_mask
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.layers import Context, Rotary, SwiGLU, rotate
+from tlm_repro.models.feed_forward import SwiGLU
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.mixer import Context
+from tlm_repro.models.rotary import Rotary, rotate
 
 WIDTH, HEADS, THETA = 12, 2, 50.0
 HEAD = WIDTH // HEADS
@@ -47,14 +49,16 @@ def context(positions, **other):
 
 
 @pytest.fixture
-def attention_config():
+def model_spec():
     torch.manual_seed(0)
-    return TLMConfig(hidden_size=WIDTH, num_attention_heads=HEADS, rope_theta=THETA, intermediate_sizes=[5, 3])
+    return TLMConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, rope_theta=THETA, intermediate_sizes=[5, 3]
+    ).to_spec()
 
 
 @pytest.mark.parametrize("mixer", [CausalAttention, GatedAttention])
-def test_attention_follows_its_equations(attention_config, mixer):
-    module = mixer(attention_config, 0).double()
+def test_attention_follows_its_equations(model_spec, mixer):
+    module = mixer(model_spec, 0).double()
     hidden, positions = torch.randn(2, 7, WIDTH, dtype=torch.float64), torch.arange(3, 10)
     gate = module.gate.weight if mixer is GatedAttention else None
     with torch.no_grad():
@@ -63,8 +67,8 @@ def test_attention_follows_its_equations(attention_config, mixer):
     torch.testing.assert_close(result, expected, atol=1e-12, rtol=1e-12)
 
 
-def test_the_gate_has_right_gradients(attention_config):
-    module = GatedAttention(attention_config, 0).double()
+def test_the_gate_has_right_gradients(model_spec):
+    module = GatedAttention(model_spec, 0).double()
     hidden = torch.randn(1, 3, WIDTH, dtype=torch.float64, requires_grad=True)
 
     def run(hidden, gate):
@@ -74,11 +78,14 @@ def test_the_gate_has_right_gradients(attention_config):
     assert torch.autograd.gradcheck(run, (hidden, gate), fast_mode=True)
 
 
-def test_a_gate_of_zero_halves_attention(attention_config):
-    gated, plain = GatedAttention(attention_config, 0), CausalAttention(attention_config, 0)
+def test_a_gate_of_zero_halves_attention(model_spec):
+    gated, plain = GatedAttention(model_spec, 0), CausalAttention(model_spec, 0)
     torch.nn.init.zeros_(gated.gate.weight)
     plain.load_state_dict({name: value for name, value in gated.state_dict().items() if not name.startswith("gate")})
-    hidden, shared = torch.randn(2, 5, WIDTH), Context(rotary=Rotary(HEAD, THETA).first(5, torch.device("cpu")))
+    hidden, shared = (
+        torch.randn(2, 5, WIDTH),
+        Context(rotary=Rotary(HEAD, THETA).leading_rotations(5, torch.device("cpu"))),
+    )
     torch.testing.assert_close(gated(hidden, shared), plain(hidden, shared) / 2)
 
 
@@ -88,7 +95,7 @@ def test_rotations_keep_length_and_depend_on_distance_alone():
     rotary = Rotary(HEAD, THETA)
 
     def at(heads, position):
-        return rotate(heads, rotary.at(torch.tensor([[position]])))
+        return rotate(heads, rotary.rotations(torch.tensor([[position]])))
 
     assert at(query, 90).norm().item() == pytest.approx(query.norm().item(), rel=1e-6)
     near, far = (at(query, 5) * at(key, 2)).sum(), (at(query, 105) * at(key, 102)).sum()
@@ -99,14 +106,17 @@ def test_rotations_keep_length_and_depend_on_distance_alone():
 def test_rotations_made_while_evaluating_serve_training():
     rotary = Rotary(HEAD, THETA)
     with torch.inference_mode():
-        rotary.first(4, torch.device("cpu"))
+        rotary.leading_rotations(4, torch.device("cpu"))
     heads = torch.randn(1, 4, 1, HEAD, requires_grad=True)
-    rotate(heads, rotary.first(4, torch.device("cpu"))).sum().backward()
+    rotate(heads, rotary.leading_rotations(4, torch.device("cpu"))).sum().backward()
     assert heads.grad is not None
 
 
 def test_rotations_of_bfloat16_heads_are_computed_in_full_precision():
-    heads, rotary = torch.randn(1, 3000, 1, HEAD).bfloat16(), Rotary(HEAD, THETA).first(3000, torch.device("cpu"))
+    heads, rotary = (
+        torch.randn(1, 3000, 1, HEAD).bfloat16(),
+        Rotary(HEAD, THETA).leading_rotations(3000, torch.device("cpu")),
+    )
     torch.testing.assert_close(rotate(heads, rotary), rotate(heads.float(), rotary).bfloat16(), atol=0, rtol=0)
 
 
@@ -122,8 +132,8 @@ def test_masks_are_made_only_where_they_are_needed():
     ]
 
 
-def test_swiglu_follows_its_equation(attention_config):
-    module, hidden = SwiGLU(attention_config, 1).double(), torch.randn(4, WIDTH, dtype=torch.float64)
+def test_swiglu_follows_its_equation(model_spec):
+    module, hidden = SwiGLU(model_spec, 1).double(), torch.randn(4, WIDTH, dtype=torch.float64)
     gate, up = hidden @ module.gate.weight.t(), hidden @ module.up.weight.t()
     expected = (gate / (1 + torch.exp(-gate)) * up) @ module.down.weight.t()
     torch.testing.assert_close(module(hidden), expected)

@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfi
 from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.errors import ConfigError
 from tlm_repro.models import register
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM, TLMModel
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM, TLMModel
 
 VOCABULARY = 61
 # Chunks and windows that the 20 tokens of these tests cross several times.

@@ -54,7 +54,7 @@ def test_half_precision_computes_the_softmax_in_full(problem):
 
 
 def test_labels_move_one_to_the_left():
-    assert losses.shifted(torch.tensor([[5, 6, 7]])).tolist() == [[6, 7, -100]]
+    assert losses.shift_labels_left(torch.tensor([[5, 6, 7]])).tolist() == [[6, 7, -100]]
 
 
 def test_slices_fit_a_fixed_number_of_logits():

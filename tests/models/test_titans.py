@@ -14,8 +14,10 @@ from transformers.cache_utils import DynamicCache
 from tlm_repro.architectures.registry import architecture, load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.attention import causal_mask
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.layers import Context, Rotary
+from tlm_repro.models.hugging_face.cache import CacheAdapter
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.mixer import Context
+from tlm_repro.models.rotary import Rotary
 
 WIDTH, ATTENTION_HEADS, MEMORY_HEAD, THETA = 12, 2, 4, 50.0
 MEMORY_HEADS = WIDTH // MEMORY_HEAD
@@ -193,7 +195,7 @@ def built(variant, **options):
         intermediate_sizes=[5, 3],
         mixer={**OPTIONS, "variant": variant, **options},
     )
-    mixer = load(architecture("titans").mixer)(config, 0).double()
+    mixer = load(architecture("titans").mixer)(config.to_spec(), 0).double()
     for name, parameter in mixer.named_parameters():
         if "norm" in name or "scale" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
@@ -224,13 +226,13 @@ def context(time, past=0, padding=None, shift=0):
 
 def pieces(mixer, config, hidden, lengths, padding=None):
     """The outputs of calls that take `lengths` tokens one after the other, through one cache."""
-    cache, past, outputs = DynamicCache(config=config), 0, []
+    cache, past, outputs = CacheAdapter(DynamicCache(config=config)), 0, []
     for piece in hidden.split(lengths, dim=1):
         time = piece.shape[1]
         seen = None if padding is None else padding[:, : past + time]
         outputs.append(mixer(piece, context(time, past, seen), cache))
         past += time
-        assert cache.get_seq_length() == past
+        assert cache.length == past
     return torch.cat(outputs, dim=1)
 
 
@@ -359,12 +361,12 @@ def test_without_persistent_tokens_distance_alone_matters(variant):
 def test_autocast_keeps_a_slow_decay():
     """A logit of 1e-4 a token is −9.21; in bfloat16 it would be −9.1875, and 2,000 tokens would show it."""
     mixer, config = built("lmm")
-    mixer, cache = without_learning(mixer.float()), DynamicCache(config=config)
+    mixer, cache = without_learning(mixer.float()), CacheAdapter(DynamicCache(config=config))
     with torch.no_grad():
         mixer.memory.rates.bias[2 * MEMORY_HEADS :] = math.log(1e-4 / (1 - 1e-4))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixer(tokens(2000).float(), context(2000), cache)
-    for seen, initial in zip(cache.layers[0].get("titans").memory.weights, mixer.memory.weights, strict=True):
+    for seen, initial in zip(cache.state(0).get("titans").memory.weights, mixer.memory.weights, strict=True):
         assert_close(seen[0], initial * (1 - 1e-4) ** 2000, 5e-4)
 
 

@@ -15,8 +15,8 @@ from tlm_repro.artifacts.files import read_json
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.novelty import measure as novelty
 from tlm_repro.novelty.residual import blocks
 from tlm_repro.records.novelty import Correlation, Intervals, Mean, Novelty

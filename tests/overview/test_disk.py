@@ -6,8 +6,8 @@ import torch
 from small_study import study_grid
 
 from tlm_repro.config.loading import load
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.overview.disk import checkpoint_bytes, corpus_bytes, model_bytes, token_bytes
 from tlm_repro.spec.optimizers import AdamW
 from tlm_repro.spec.run import ModelSpec

@@ -14,7 +14,7 @@ from tlm_repro.training.preparation import initial_model
 def reference(spec: RunSpec, data: TokenData) -> tuple[nn.Module, list[float], list[float]]:
     """The run again, the long way: plain loop, unfused AdamW, whole batches, clipping and schedule by hand."""
     training = spec.training
-    model = initial_model(spec.model, data, training.seed)
+    model = initial_model(spec.model, training.seed)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     keys = training.optimizer
@@ -51,7 +51,7 @@ def by_hand(spec: RunSpec, data: TokenData, skipped: frozenset[int] = frozenset(
     """The run with an optimiser for each tensor, which is fed the mean of its period's gradients, zero where skipped;
     a tensor of period 1 rests in a skipped step."""
     training = spec.training
-    model = initial_model(spec.model, data, training.seed)
+    model = initial_model(spec.model, training.seed)
     tensors = dict(model.named_parameters())
     periods = {name: 2 ** int(name.split("levels.")[1][0]) if "levels." in name else 1 for name in tensors}
     optimizers = {

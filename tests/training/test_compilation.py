@@ -8,8 +8,8 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.training.compilation import compile_layers, regions, uncompiled
 
 LAYERS = 10  # each of another width: two more than the recompilations that torch allows one function

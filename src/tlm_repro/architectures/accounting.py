@@ -57,7 +57,7 @@ def training_flops(model: ModelSpec, tokens: int) -> int:
 
 
 def gradient_sums(model: ModelSpec) -> int:
-    """Parameters of which the optimiser holds a sum of gradients beside its moments, between two of their steps."""
+    """Parameters for which the optimiser holds a sum of gradients beside its moments."""
     entry = architecture(model.architecture)
     return sum(entry.gradient_sums(model, width) for width in _widths(model) if width)
 

@@ -1,4 +1,4 @@
-"""Hope-attention (arXiv 2512.24695): attention and, as its MLP, a continuum memory: its options and its costs.
+"""Hope-attention (arXiv 2512.24695): attention, with a continuum memory as its feed-forward block.
 
 Shapes: d model width, F feed-forward width, T time.
 """
@@ -7,18 +7,16 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tlm_repro.architectures.base import Architecture, pieces
-from tlm_repro.architectures.feed_forward import swiglu_flops, swiglu_parameters
-from tlm_repro.architectures.transformer import attention_flops, attention_parameters
+from tlm_repro.architectures.base import Options, split_lengths
+from tlm_repro.architectures.transformer import Transformer
 from tlm_repro.errors import ConfigError
-from tlm_repro.spec.base import Spec
 from tlm_repro.spec.run import ModelSpec
 
 # Widths that are multiples of this keep a GPU's matrix units busy.
 WIDTH_UNIT = 8
 
 
-class HopeOptions(Spec):
+class HopeOptions(Options):
     """The continuum memory that stands for the MLP of Hope-attention (arXiv 2512.24695).
 
     `periods` and `max_learning_rate`, left out or null, get the values of `update`'s mode in `DEFAULTS`.
@@ -113,47 +111,38 @@ def level_widths(options: HopeOptions, width: int) -> tuple[int, ...]:
     return (width // levels,) * levels
 
 
-def continuum_parameters(model: ModelSpec, width: int) -> int:
-    """One SwiGLU's, split over the levels, and the rate maps of those that change within the sequence."""
-    options = HopeOptions.from_values(model.mixer, "options of hope_attention")
-    level_widths(options, width)  # a width that doesn't hold them is found before any work
-    return swiglu_parameters(model, width) + options.fast_levels * 3 * (model.model_width + 1)
+class HopeAttention(Transformer):
+    title = "Hope-attention"
+    options = HopeOptions
+    feed_forward = "tlm_repro.models.continuum:ContinuumMemory"
 
+    def feed_forward_parameters(self, model: ModelSpec, width: int) -> int:
+        """One SwiGLU's, split over the levels, and the rate maps of those that change within the sequence."""
+        options = HopeOptions.of(model)
+        level_widths(options, width)  # raises where the width can't be split
+        return super().feed_forward_parameters(model, width) + options.fast_levels * 3 * (model.model_width + 1)
 
-def continuum_flops(model: ModelSpec, width: int, time: int) -> int:
-    """A fast level is read as any other; before the last chunk, its errors, weights and momentum come on top."""
-    options = HopeOptions.from_values(model.mixer, "options of hope_attention")
-    total = swiglu_flops(model, width, time)
-    parts = level_widths(options, width)
-    for part, chunk in list(zip(parts, options.periods, strict=True))[: options.fast_levels]:
-        *written, _ = pieces(time, chunk)
-        total += 10 * 2 * sum(written) * model.model_width * part + 2 * time * 3 * model.model_width
-        total += sum(2 * tokens**2 + 2 * tokens for tokens in pieces(time, chunk))
-    return total
+    def feed_forward_flops(self, model: ModelSpec, width: int, time: int) -> int:
+        """Every level is read as a SwiGLU is. A fast one adds its rates and, for all chunks but the last, its errors,
+        weights and momentum.
+        """
+        options, d = HopeOptions.of(model), model.model_width
+        total = 2 * time * super().feed_forward_parameters(model, width)
+        parts = level_widths(options, width)
+        for part, chunk in list(zip(parts, options.periods, strict=True))[: options.fast_levels]:
+            *written, _ = split_lengths(time, chunk)
+            total += 10 * 2 * sum(written) * d * part + 2 * time * 3 * d
+            total += sum(2 * tokens**2 + 2 * tokens for tokens in split_lengths(time, chunk))
+        return total
 
+    def gradient_sums(self, model: ModelSpec, width: int) -> int:
+        """Those of levels that take an optimiser step less often than every training step."""
+        options = HopeOptions.of(model)
+        if options.update != "optimizer":
+            return 0
+        parts = zip(level_widths(options, width), options.periods, strict=True)
+        return super().feed_forward_parameters(model, sum(part for part, period in parts if period > 1))
 
-def continuum_sums(model: ModelSpec, width: int) -> int:
-    """Parameters whose gradients are summed up until their level's next optimiser step."""
-    options = HopeOptions.from_values(model.mixer, "options of hope_attention")
-    if options.update != "optimizer":
-        return 0
-    parts = zip(level_widths(options, width), options.periods, strict=True)
-    return sum(swiglu_parameters(model, part) for part, period in parts if period > 1)
-
-
-def keeps_levels(options: HopeOptions) -> bool:
-    """Levels that change within the sequence are a state; those that change in training alone aren't."""
-    return options.fast_levels > 0
-
-
-ARCHITECTURE = Architecture(
-    title="Hope-attention",
-    mixer_parameters=attention_parameters,
-    mixer_flops=attention_flops,
-    feed_forward="tlm_repro.models.continuum:ContinuumMemory",
-    feed_forward_parameters=continuum_parameters,
-    feed_forward_flops=continuum_flops,
-    gradient_sums=continuum_sums,
-    options=HopeOptions,
-    stateful=keeps_levels,
-)
+    def keeps_state(self, model: ModelSpec) -> bool:
+        """True where levels change within the sequence."""
+        return HopeOptions.of(model).fast_levels > 0

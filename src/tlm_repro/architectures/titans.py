@@ -1,4 +1,4 @@
-"""Titans (arXiv 2501.00663): its options and its costs.
+"""Titans (arXiv 2501.00663): a neural long-term memory, alone or beside attention.
 
 Shapes: d model width, T time, N memory head width, C chunk, P persistent tokens.
 """
@@ -7,13 +7,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tlm_repro.architectures.base import Architecture, always, pieces
+from tlm_repro.architectures.base import Architecture, Options, split_lengths
 from tlm_repro.errors import ConfigError
-from tlm_repro.spec.base import Spec
 from tlm_repro.spec.run import ModelSpec
 
 
-class TitansOptions(Spec):
+class TitansOptions(Options):
     """The neural long-term memory of Titans (arXiv 2501.00663) and how attention stands beside it. [ours: numbers]"""
 
     variant: Literal["mag", "lmm", "mac"] = Field(
@@ -56,30 +55,44 @@ def memory_heads(model_width: int, head_dim: int) -> int:
 CONVOLUTION = 4  # taps of the depthwise convolution over queries, keys and values
 
 
-def titans_parameters(model: ModelSpec) -> int:
-    """The memory and its projections, the output map, and what the variant adds."""
-    options, width = TitansOptions.from_values(model.mixer, "options of titans"), model.model_width
-    head, heads = options.memory_head_dim, memory_heads(width, options.memory_head_dim)
-    fast = head if options.depth == 1 else 2 * options.expansion * head  # ÷ d, over all heads
-    memory = 3 * width**2 + 3 * width * CONVOLUTION + 3 * heads * (width + 1) + width * fast + 2 * width
-    if options.variant == "lmm":
-        return memory + 2 * width**2
-    attention = 3 * width**2 + options.persistent * width + width
-    return memory + attention + width**2 + (width if options.variant == "mac" else 0)
+class Titans(Architecture):
+    title = "Titans"
+    options = TitansOptions
+    mixer = "tlm_repro.models.titans:build_mixer"
 
+    def mixer_parameters(self, model: ModelSpec) -> int:
+        """The memory and its projections, the output map, and what the variant adds."""
+        options, width = TitansOptions.of(model), model.model_width
+        head, heads = options.memory_head_dim, memory_heads(width, options.memory_head_dim)
+        fast = head if options.depth == 1 else 2 * options.expansion * head  # ÷ d, over all heads
+        memory = 3 * width**2 + 3 * width * CONVOLUTION + 3 * heads * (width + 1) + width * fast + 2 * width
+        if options.variant == "lmm":
+            return memory + 2 * width**2
+        attention = 3 * width**2 + options.persistent * width + width
+        return memory + attention + width**2 + (width if options.variant == "mac" else 0)
 
-def titans_flops(model: ModelSpec, time: int) -> int:
-    options, width = TitansOptions.from_values(model.mixer, "options of titans"), model.model_width
-    if options.variant == "lmm":
-        return _memory_flops(options, width, time) + 4 * time * width**2
-    persistent = 4 * options.persistent * width**2
-    if options.variant == "mag":
-        first, more = min(time, options.window), -(-max(0, time - options.window) // options.window)
-        scores = (options.persistent + first) ** 2 + more * options.window * (options.persistent + 2 * options.window)
-        attention = 6 * time * width**2 + persistent + 4 * scores * width
-        return _memory_flops(options, width, time) + attention + 2 * time * width**2
-    segments = sum(_segment_flops(options, width, tokens) for tokens in pieces(time, options.segment))
-    return segments - _write_flops(options, width, pieces(time, options.segment)[-1])
+    def mixer_flops(self, model: ModelSpec, time: int) -> int:
+        options, width = TitansOptions.of(model), model.model_width
+        if options.variant == "lmm":
+            return _memory_flops(options, width, time) + 4 * time * width**2
+        persistent = 4 * options.persistent * width**2
+        if options.variant == "mag":
+            opening, blocks = min(time, options.window), -(-max(0, time - options.window) // options.window)
+            scores = (options.persistent + opening) ** 2
+            scores += blocks * options.window * (options.persistent + 2 * options.window)
+            attention = 6 * time * width**2 + persistent + 4 * scores * width
+            return _memory_flops(options, width, time) + attention + 2 * time * width**2
+        segments = split_lengths(time, options.segment)
+        total = sum(_segment_flops(options, width, tokens) for tokens in segments)
+        return total - _write_flops(options, width, segments[-1])
+
+    def keeps_state(self, model: ModelSpec) -> bool:  # noqa: ARG002
+        """True: the memory."""
+        return True
+
+    def uses_positions(self, model: ModelSpec) -> bool:
+        """False for a memory alone; the attention beside or behind it rotates by position."""
+        return TitansOptions.of(model).variant != "lmm"
 
 
 def _segment_flops(options: TitansOptions, width: int, time: int) -> int:
@@ -94,13 +107,13 @@ def _segment_flops(options: TitansOptions, width: int, time: int) -> int:
 def _memory_flops(options: TitansOptions, width: int, time: int) -> int:
     heads = memory_heads(width, options.memory_head_dim)
     projections = 2 * time * (3 * width * (width + CONVOLUTION) + 3 * heads * width)
-    chunks = sum(_chunk_flops(options, width, tokens) for tokens in pieces(time, options.chunk))
+    chunks = sum(_chunk_flops(options, width, tokens) for tokens in split_lengths(time, options.chunk))
     return projections + chunks - _write_flops(options, width, time)
 
 
 def _write_flops(options: TitansOptions, width: int, time: int) -> int:
     """New weights and momentum after the last of the chunks of `time` tokens: nobody reads the sequence's last ones."""
-    return 2 * _read_flops(options, width, pieces(time, options.chunk)[-1])
+    return 2 * _read_flops(options, width, split_lengths(time, options.chunk)[-1])
 
 
 def _read_flops(options: TitansOptions, width: int, time: int) -> int:
@@ -118,19 +131,3 @@ def _chunk_flops(options: TitansOptions, width: int, time: int) -> int:
     pairs = 4 * time**2 * (head if options.depth == 1 else head + hidden) * heads
     rates = 2 * time**3 + 2 * time**2
     return errors + 4 * once + pairs + rates * heads
-
-
-def takes_positions(options: TitansOptions) -> bool:
-    """A memory alone reads tokens in order; the attention beside or behind it turns by position."""
-    return options.variant != "lmm"
-
-
-ARCHITECTURE = Architecture(
-    title="Titans",
-    mixer_parameters=titans_parameters,
-    mixer_flops=titans_flops,
-    mixer="tlm_repro.models.titans:mixer",
-    options=TitansOptions,
-    stateful=always,
-    rotary=takes_positions,
-)

@@ -4,18 +4,13 @@ from tlm_repro.architectures.base import Architecture
 from tlm_repro.spec.run import ModelSpec
 
 
-def attention_parameters(model: ModelSpec) -> int:
-    """Query, key, value and output projections, no bias: 4·d²."""
-    return 4 * model.model_width**2
+class Transformer(Architecture):
+    title = "Transformer"
 
+    def mixer_parameters(self, model: ModelSpec) -> int:
+        """Query, key, value and output projections, no bias: 4·d²."""
+        return 4 * model.model_width**2
 
-def attention_flops(model: ModelSpec, time: int) -> int:
-    """Four d×d projections and the full T×T scores and mixture, two FLOPs a multiply-add."""
-    return 2 * time * attention_parameters(model) + 4 * time * time * model.model_width
-
-
-ARCHITECTURE = Architecture(
-    title="Transformer",
-    mixer_parameters=attention_parameters,
-    mixer_flops=attention_flops,
-)
+    def mixer_flops(self, model: ModelSpec, time: int) -> int:
+        """The projections, and the full T×T scores and mixture."""
+        return 2 * time * self.mixer_parameters(model) + 4 * time * time * model.model_width

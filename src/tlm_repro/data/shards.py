@@ -132,6 +132,10 @@ class TokenData:
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return tokenizers.load(self.manifest.path("tokenizer/tokenizer.json").parent)
 
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the tokenizer's special tokens by their role; see `data.tokenizer.special_tokens`."""
+        return tokenizers.special_tokens(self.manifest.path("tokenizer/tokenizer.json").parent)
+
     def held_out(self) -> Iterator[Document]:
         """The validation documents. Text whose tokens exceed the split's budget is cut off."""
         with self.manifest.path("validation.jsonl").open(encoding="utf-8") as file:

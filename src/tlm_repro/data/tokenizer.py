@@ -7,6 +7,7 @@ like a special token is encoded as ordinary text, so an end-of-text token always
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 from collections import deque
@@ -118,6 +119,23 @@ def load(folder: Path) -> PreTrainedTokenizerFast:
     if not (folder / "tokenizer.json").is_file():
         raise DataError(f"{folder} holds no tokenizer.json: run the stage that makes it")
     return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+def special_tokens(folder: Path) -> dict[str, int]:
+    """The ids of the special tokens that a tokenizer's folder names, by role: "bos_token", "eos_token", …
+
+    Raises:
+        DataError: there is no tokenizer in the folder.
+    """
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    texts = {
+        role: token["content"] if isinstance(token, dict) else token
+        for role, token in settings.items()
+        if role.endswith("_token") and isinstance(token, str | dict)
+    }
+    ids = {role: tokenizer.token_to_id(text) for role, text in texts.items()}
+    return {role: token for role, token in ids.items() if token is not None}
 
 
 class Encoder:

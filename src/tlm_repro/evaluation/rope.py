@@ -72,7 +72,7 @@ def scaled(model: Any, scaling: RopeScaling, length: int) -> Iterator[dict[str, 
     frequencies, magnitude = scaled_frequencies(model, scaling, length)
     with ExitStack() as stack:
         if is_ours(model):
-            stack.enter_context(model.model.rotary.changed(frequencies.tolist(), magnitude))
+            stack.enter_context(model.model.rotary.replaced(frequencies.tolist(), magnitude))
         else:
             for module in rotary_modules(model):
                 stack.enter_context(with_frequencies(module, frequencies, magnitude))
@@ -131,9 +131,9 @@ def rotary_modules(model: Any) -> list[Any]:
 
 
 def is_ours(model: Any) -> bool:
-    from tlm_repro.models.configuration import TLMConfig
+    from tlm_repro.models.decoder import LanguageModel
 
-    return isinstance(model.config, TLMConfig)
+    return isinstance(model, LanguageModel)
 
 
 def has_rotary(model: Any) -> bool:
@@ -141,5 +141,5 @@ def has_rotary(model: Any) -> bool:
     if is_ours(model):
         from tlm_repro.architectures.registry import architecture
 
-        return architecture(model.config.architecture).rotary(model.config.options)
+        return architecture(model.spec.architecture).uses_positions(model.spec)
     return bool(rotary_modules(model))

@@ -55,7 +55,7 @@ def find_subject(model: str) -> Subject:
 
 
 def run_subject(manifest: ModelManifest) -> Subject:
-    from tlm_repro.models import pretrained
+    from tlm_repro.models.hugging_face import pretrained
 
     run = manifest.spec
     files = {name: entry["sha256"] for name, entry in manifest.files.items()}
@@ -75,7 +75,7 @@ def run_subject(manifest: ModelManifest) -> Subject:
 
 
 def external_subject(model: str) -> Subject:
-    from tlm_repro.models import pretrained
+    from tlm_repro.models.hugging_face import pretrained
 
     spec = pretrained.resolved(pretrained.reference(model))
     files = pretrained.local_files(spec)

@@ -59,7 +59,7 @@ def validation_loss(
     `limit` predicted tokens are dropped.
 
     Args:
-        model: a Hugging Face causal language model on any device; its training or evaluation mode is restored.
+        model: a `LanguageModel` on any device; its training or evaluation mode is restored.
         batch_sequences: windows in one forward pass; affects memory, not the result.
 
     Raises:
@@ -95,7 +95,7 @@ def window_losses(
             ids = torch.from_numpy(batch).to(device)  # (batch, time + 1)
             # As a decorator it would leave gradients off in the consumer of this generator between batches.
             with torch.no_grad():
-                logits = model(input_ids=ids[:, :-1], use_cache=False).logits  # (batch, time, vocabulary)
+                logits = model(input_ids=ids[:, :-1]).logits  # (batch, time, vocabulary)
                 losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
             # Converted on the CPU, because not every accelerator has float64.
             yield losses.view(len(rows), sequence_length).cpu().double().mean(dim=1).numpy()

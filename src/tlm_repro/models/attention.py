@@ -1,12 +1,13 @@
-"""Causal softmax attention, plain and with an output gate. Shapes as in `layers`."""
+"""Causal softmax attention, plain and with an output gate. Shapes as in `mixer`."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.layers import Context, ResidualProjection, rotate
+from tlm_repro.models.cache import Cache
+from tlm_repro.models.mixer import Context, Mixer, ResidualProjection
+from tlm_repro.models.rotary import rotate
+from tlm_repro.spec.run import ModelSpec
 
 
 def causal_mask(time: int, past: int, padding: Tensor | None, device: torch.device) -> Tensor | None:
@@ -27,18 +28,18 @@ def causal_mask(time: int, past: int, padding: Tensor | None, device: torch.devi
     return visible if padding is None else visible & padding[:, None, None, :] | (keys == queries)
 
 
-class CausalAttention(nn.Module):
+class CausalAttention(Mixer):
     """Softmax attention with rotary positions, without bias, 4·D² parameters. Query, key and value are one matrix."""
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
+    def __init__(self, model: ModelSpec, index: int) -> None:
         super().__init__()
         self.index = index
-        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.output = ResidualProjection(config.hidden_size, config.hidden_size)
+        self.heads, self.head_dim = model.heads, model.head_dim
+        self.qkv = nn.Linear(model.model_width, 3 * model.model_width, bias=False)
+        self.output = ResidualProjection(model.model_width, model.model_width)
 
     def forward(self, hidden: Tensor, context: Context, cache: Cache | None = None) -> Tensor:
-        """(B, T, D) → (B, T, D); with a cache, attends to its keys too and leaves the new ones there."""
+        """(B, T, D) → (B, T, D)."""
         return self.output(self.mix(hidden, context, cache))
 
     def mix(self, hidden: Tensor, context: Context, cache: Cache | None) -> Tensor:
@@ -49,7 +50,7 @@ class CausalAttention(nn.Module):
         query, key = qk.split(self.heads, dim=1)
         value = value.view(batch, time, self.heads, self.head_dim).transpose(1, 2)
         if cache is not None:
-            key, value = cache.update(key, value, self.index)
+            key, value = cache.append(self.index, key, value)
         causal = context.mask is None and time > 1
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=context.mask, is_causal=causal)
         return mixed.transpose(1, 2).reshape(batch, time, width)
@@ -61,9 +62,9 @@ class GatedAttention(CausalAttention):
     arXiv 2505.06708, position G1 (after the scaled dot products), head-specific and elementwise: D² parameters more.
     """
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
-        super().__init__(config, index)
-        self.gate = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+    def __init__(self, model: ModelSpec, index: int) -> None:
+        super().__init__(model, index)
+        self.gate = nn.Linear(model.model_width, model.model_width, bias=False)
 
     def mix(self, hidden: Tensor, context: Context, cache: Cache | None) -> Tensor:
         return super().mix(hidden, context, cache) * torch.sigmoid(self.gate(hidden))

@@ -1,140 +1,54 @@
-"""What a layer with a memory keeps between calls, as a layer of transformers' caches.
+"""What a decoder reads from a cache and writes to it. `hugging_face.cache` implements it on caches of transformers.
 
-Importing this module adds the layer's type to transformers' list: from then on `DynamicCache(config=config)`, and so
-`generate`, build it for every layer of a stateful architecture. Shapes as in `layers`.
+Shapes as in `mixer`.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
-
-from tlm_repro.errors import ConfigError
-from tlm_repro.models.configuration import STATE_LAYER
 
 
-class StateLayer(DynamicLayer):
-    """Keys and values, as every attention layer has them, and states by name.
+class LayerState(Protocol):
+    """The states of one layer, by name.
 
     A state is a tensor, or tuples, lists, dicts and dataclasses of tensors, nested at will; the first dimension of each
-    tensor is the batch. What transformers does to a cache (beams, several answers, offloading) is done to every tensor.
-    A state can't be rolled back: the cache isn't croppable, which rules out assisted decoding.
+    tensor is the batch.
     """
-
-    _layer_type = STATE_LAYER
-    is_croppable = False
-    keys: Tensor | None
-    values: Tensor | None
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.states: dict[str, Any] = {}
-        self.seen = 0
-        self.device: torch.device | None = None
 
     def get(self, name: str) -> Any | None:
-        """The state under this name, on the device it came from; None before the first `put`."""
-        # An offloading cache prefetches in `update` alone, which not every mixer calls.
-        return map_tensors(self._home, self.states.get(name))
+        """The state under this name; None before the first `put`."""
 
     def put(self, name: str, value: Any) -> None:
-        """Keeps `value` under this name, in place of what was there."""
-        if self.device is None:
-            self.device = next((tensor.device for tensor in tensors(value) if tensor.is_floating_point()), None)
-        self.states[name] = value
+        """Stores `value` under this name, in place of what was there."""
 
     def advance(self, time: int) -> None:
-        """Counts `time` tokens as seen: once a forward pass, by a mixer that doesn't call `update`."""
-        self.seen += time
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Appends keys and values (B, H, T, E), counts them as seen and returns all that are kept."""
-        self.advance(key_states.shape[-2])
-        return super().update(key_states, value_states, *args, **kwargs)
-
-    def get_seq_length(self) -> int:
-        """Tokens seen in all calls, whether or not anything of theirs is kept."""
-        return self.seen
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes what row `beam_idx[i]` was."""
-        self._change(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row stands `repeats` times, one after the other."""
-        self._change(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Only the rows `indices` are left, by number or as a mask (B,)."""
-        self._change(lambda tensor: tensor[indices.to(tensor.device)])
-
-    def offload(self) -> None:
-        """Moves what is large to the CPU."""
-        self._change(lambda tensor: tensor.to("cpu", non_blocking=True) if tensor.is_floating_point() else tensor)
-
-    def prefetch(self) -> None:
-        """Moves everything back to where it came from."""
-        self._change(self._home)
-
-    def reset(self) -> None:
-        """Forgets everything."""
-        super().reset()
-        self.states.clear()
-        self.seen = 0
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Raises ConfigError unless there is nothing to remove."""
-        if tokens_to_remove != 0:
-            raise ConfigError(
-                f"{abs(tokens_to_remove)} tokens were to be taken out of a memory, which can't be undone: generate "
-                "without an assistant model or prompt lookup, or start again with a new cache"
-            )
-
-    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.keys is not None and self.values is not None and self.keys.numel() > 0:
-            self.keys, self.values = change(self.keys), change(self.values)
-        self.states = map_tensors(change, self.states)
-
-    def _home(self, tensor: Tensor) -> Tensor:
-        """Counts and masks stay where they are: a count on a GPU would have to be waited for at every token."""
-        return tensor.to(self.device, non_blocking=True) if tensor.is_floating_point() else tensor
+        """Counts `time` tokens as seen: once a forward pass, by a mixer that appends no keys and values."""
 
 
-def state_layer(cache: Cache | None, index: int) -> StateLayer | None:
-    """Where layer `index` keeps its states; None without a cache.
+class Cache(Protocol):
+    """What a decoder keeps of the tokens of earlier calls."""
 
-    Raises:
-        ConfigError: the cache was made for another architecture, or without a configuration.
-    """
-    if cache is None:
-        return None
-    layer = cache.layers[index] if index < len(cache.layers) else None
-    if not isinstance(layer, StateLayer):
-        raise ConfigError(
-            f"layer {index} keeps a state, but its part of the {type(cache).__name__} is "
-            f"{'missing' if layer is None else f'a {type(layer).__name__}'}: pass DynamicCache(config=model.config)"
-        )
-    return layer
+    @property
+    def length(self) -> int:
+        """Tokens seen in earlier calls. Raises ConfigError for a cache that can't grow."""
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Appends keys and values (B, H, T, E) of one layer, and returns those of all tokens."""
+
+    def state(self, layer: int) -> LayerState:
+        """The states of one layer. Raises ConfigError where the cache has no place for them."""
 
 
 def past_length(cache: Cache | None) -> int:
-    """Tokens that the cache has seen; 0 without one.
+    """Tokens that the cache has seen; 0 without one."""
+    return 0 if cache is None else cache.length
 
-    Raises:
-        ConfigError: the cache has a fixed size.
-    """
-    if cache is None:
-        return 0
-    # `max` over no layers fails in transformers: that is a DynamicCache made without a configuration.
-    if cache.layers and cache.get_max_length() >= 0:
-        raise ConfigError(
-            f"a {type(cache).__name__} of {cache.get_max_length()} tokens: this decoder takes caches that grow, "
-            "pass DynamicCache(config=model.config) or leave cache_implementation out"
-        )
-    return int(cache.get_seq_length())
+
+def layer_state(cache: Cache | None, layer: int) -> LayerState | None:
+    """The states of one layer; None without a cache."""
+    return None if cache is None else cache.state(layer)
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -154,11 +68,11 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """The tensors in `value`, in the order in which `map_tensors` meets them."""
-    found: list[Tensor] = []
+    seen: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        seen.append(tensor)
         return tensor
 
     map_tensors(note, value)
-    return iter(found)
+    return iter(seen)

@@ -16,17 +16,15 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import initialization as init
-from transformers.cache_utils import Cache
 
 from tlm_repro.architectures.hope_attention import HopeOptions, level_widths
-from tlm_repro.models.cache import state_layer
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.layers import Context, ResidualProjection
+from tlm_repro.models.cache import Cache, layer_state
 from tlm_repro.models.memory.coefficients import Rates, token_rates
 from tlm_repro.models.memory.fast_weights import MemoryState, initial_state, scan
 from tlm_repro.models.memory.networks import GatedMLP
-from tlm_repro.models.rows import carried
+from tlm_repro.models.mixer import Block, Context, FeedForward, ResidualProjection
+from tlm_repro.models.rows import mix_with_state
+from tlm_repro.spec.run import ModelSpec
 
 # The rates of an untrained map [ours]: momentum for each token, and what one period of C tokens amounts to, so that
 # levels of all periods start alike: the share of the weights that it forgets, and of the largest step that it takes.
@@ -45,11 +43,8 @@ class LevelState:
         return self.memory.count
 
 
-class Level(nn.Module):
-    """W_down(silu(W_gate n) ∘ W_up n), 3·D·F parameters, the same at every token.
-
-    `update_period` tells the optimiser how many training steps make one step of these weights.
-    """
+class Level(Block):
+    """W_down(silu(W_gate n) ∘ W_up n), 3·D·F parameters, the same at every token."""
 
     def __init__(self, model_width: int, width: int, update_period: int = 1) -> None:
         super().__init__()
@@ -63,7 +58,7 @@ class Level(nn.Module):
         return self.down(F.silu(self.gate(normed)) * self.up(normed))
 
 
-class RateMap(nn.Module):
+class RateMap(Block):
     """η, θ and α of every token, sigmoids of a linear map of its input; θ is at most `max_learning_rate`. 3·D + 3.
 
     Untrained, the rates are those above and no token's differ from another's.
@@ -78,14 +73,15 @@ class RateMap(nn.Module):
 
     def initialise(self) -> None:
         shares = (MOMENTUM, STEP / self.chunk, FORGOTTEN / self.chunk)
-        init.zeros_(self.weight)
-        init.copy_(self.bias, torch.tensor([math.log(share / (1 - share)) for share in shares]))
+        nn.init.zeros_(self.weight)
+        with torch.no_grad():
+            self.bias.copy_(torch.tensor([math.log(share / (1 - share)) for share in shares]))
 
-    def forward(self, normed: Tensor, begun: Tensor) -> Rates:
+    def forward(self, normed: Tensor, has_past: Tensor) -> Rates:
         """Inputs (B, T, D), and which rows (B,) hold tokens before them: without one, the first step is 0."""
         rates = token_rates(normed, self.weight, self.bias, self.max_learning_rate)
         paired = torch.ones_like(rates.step)
-        paired[:, :, 0] = begun[:, None].to(paired)
+        paired[:, :, 0] = has_past[:, None].to(paired)
         return replace(rates, step=rates.step * paired)
 
 
@@ -97,7 +93,8 @@ class FastLevel(Level):
     open.
     """
 
-    steered_by_data = True
+    data_dependent = True
+    keeps_state = True
 
     def __init__(self, model_width: int, width: int, options: HopeOptions, layer: int, level: int) -> None:
         super().__init__(model_width, width)
@@ -106,8 +103,8 @@ class FastLevel(Level):
         self.rates = RateMap(model_width, self.chunk, cast(float, options.max_learning_rate))
 
     def forward(self, normed: Tensor, context: Context, cache: Cache | None = None) -> Tensor:
-        """(B, T, D) → (B, T, D); with a cache, goes on with the weights that are there and leaves the new ones."""
-        return carried(self.learn, self.initial, normed, context, state_layer(cache, self.layer), self.name)
+        """(B, T, D) → (B, T, D); with a cache, continues from the weights there and leaves the new ones."""
+        return mix_with_state(self.learn, self.initial, normed, context, layer_state(cache, self.layer), self.name)
 
     def initial(self, normed: Tensor) -> LevelState:
         weights = tuple(part.weight[None] for part in (self.gate, self.up, self.down))
@@ -118,7 +115,7 @@ class FastLevel(Level):
         state = self.initial(normed) if state is None else state
         before = torch.cat((state.last, normed[:, :-1]), dim=1)
         key, value = before[:, None], normed[:, None]
-        rates = self.rates(normed, begun=state.count > 0)
+        rates = self.rates(normed, has_past=state.count > 0)
         reads, memory = scan(
             GatedMLP(), key, value, value, rates, state.memory, chunk=self.chunk, read="chunk", keep=keep
         )
@@ -126,18 +123,18 @@ class FastLevel(Level):
         return reads[:, 0].to(normed.dtype), new
 
 
-class ContinuumMemory(nn.Module):
+class ContinuumMemory(FeedForward):
     """The chain, as a feed-forward block. The first norm is the layer's own; the others have no weight.
 
     A weight there would scale the columns of W_gate and W_up and nothing else, and cost parameters beyond 3·D·F.
     Raises ConfigError when the layer's width holds less than 1 for every level.
     """
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
+    def __init__(self, model: ModelSpec, index: int) -> None:
         super().__init__()
-        options = cast(HopeOptions, config.options)
-        width, self.eps = config.hidden_size, config.rms_norm_eps
-        parts = level_widths(options, config.intermediate_sizes[index])
+        options = HopeOptions.of(model)
+        width, self.eps = model.model_width, model.norm_eps
+        parts = level_widths(options, model.intermediate_sizes[index])
         self.levels = nn.ModuleList()
         for level, (part, period) in enumerate(zip(parts, options.periods, strict=True)):
             if options.update == "in_context" and period > 0:

@@ -14,7 +14,7 @@ from tlm_repro.models.precision import compute_type
 IGNORED = -100
 
 
-def shifted(labels: Tensor) -> Tensor:
+def shift_labels_left(labels: Tensor) -> Tensor:
     """(B, T) labels moved one to the left, the last position ignored: position t is scored against label t + 1."""
     return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
@@ -26,7 +26,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def head_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """`cross_entropy(hidden @ weightᵀ, targets)`, with both gradients taken while a slice of the logits is at hand.
+    """`cross_entropy(hidden @ weightᵀ, targets)`, both gradients taken slice by slice of the logits.
 
     Hidden (…, D), weight (V, D), targets (…). The matrix products are the same; logits, log-probabilities and their
     gradient, each N·V, are never written out. For 4,096 tokens, D 128 and V 4,096 this took 0.45 times as long as

@@ -1,4 +1,4 @@
-"""Mixed precision, asked on every device alike: some, as torch's meta device, know no autocast at all."""
+"""Autocast helpers that also work on devices without autocast, such as torch's meta device."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ def autocasting(device: torch.device) -> bool:
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """While open, products on this device keep the type of their factors."""
+    """Products on this device keep the type of their factors in the block."""
     if not torch.amp.is_autocast_available(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, enabled=False)

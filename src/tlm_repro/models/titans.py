@@ -1,10 +1,10 @@
 """Titans (arXiv 2501.00663): a neural long-term memory as token mixer, alone (LMM), as a gate beside sliding-window
 attention (MAG), or as context of attention within segments (MAC).
 
-Shapes as in `layers`; N memory head width, M memory heads, K kernel, P persistent tokens, W window.
+Shapes as in `mixer`; N memory head width, M memory heads, K kernel, P persistent tokens, W window.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,38 +12,38 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import initialization as init
-from transformers.cache_utils import Cache
 
-from tlm_repro.architectures.titans import CONVOLUTION
-from tlm_repro.models.cache import state_layer
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.layers import Context, ResidualProjection, rotate
+from tlm_repro.architectures.titans import CONVOLUTION, TitansOptions
+from tlm_repro.models.cache import Cache, layer_state
 from tlm_repro.models.memory.fast_weights import Weights, piece_lengths, restarted
-from tlm_repro.models.memory.neural_memory import BranchState, NeuralMemory, titans_options
-from tlm_repro.models.rows import State, carried
+from tlm_repro.models.memory.neural_memory import BranchState, NeuralMemory
+from tlm_repro.models.mixer import Block, Context, Mixer, ResidualProjection
+from tlm_repro.models.rotary import rotate
+from tlm_repro.models.rows import State, mix_with_state
 from tlm_repro.models.window import Pair, Window, band, banded_attention, repeated, seen_attention
+from tlm_repro.spec.run import ModelSpec
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "sigmoid": torch.sigmoid}
 
 
-class Titans(nn.Module, ABC):
-    """What the three variants share: a state in the cache, rows of padded batches one by one."""
+class Titans(Mixer):
+    """What the three variants share: a memory, a state in the cache, an output map."""
 
-    steered_by_data = True
+    data_dependent = True
+    keeps_state = True
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
+    def __init__(self, model: ModelSpec, index: int) -> None:
         super().__init__()
         self.index = index
-        self.memory = NeuralMemory(config)
-        self.output = ResidualProjection(config.hidden_size, config.hidden_size)
+        self.memory = NeuralMemory(model)
+        self.output = ResidualProjection(model.model_width, model.model_width)
 
     def forward(self, hidden: Tensor, context: Context, cache: Cache | None = None) -> Tensor:
-        """(B, T, D) → (B, T, D); with a cache, goes on from its state and leaves the new one there."""
-        layer = state_layer(cache, self.index)
-        mixed = carried(self.mix, self.initial, hidden, context, layer, "titans")
-        if layer is not None:
-            layer.advance(hidden.shape[1])
+        """(B, T, D) → (B, T, D)."""
+        states = layer_state(cache, self.index)
+        mixed = mix_with_state(self.mix, self.initial, hidden, context, states, "titans")
+        if states is not None:
+            states.advance(hidden.shape[1])
         return self.output(mixed)
 
     @abstractmethod
@@ -52,15 +52,15 @@ class Titans(nn.Module, ABC):
 
     @abstractmethod
     def mix(self, hidden: Tensor, rotary: Tensor, state: Any, keep: bool) -> tuple[Tensor, Any]:
-        """As `rows.carried` wants it; (B, T, D) before the output map."""
+        """The `mix` of `rows.mix_with_state`; its output (B, T, D) is that before the output map."""
 
 
 class MemoryAlone(Titans):
     """LMM: the memory is the mixer; its reads are normalised, gated by silu(W x) and projected."""
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
-        super().__init__(config, index)
-        self.gate = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+    def __init__(self, model: ModelSpec, index: int) -> None:
+        super().__init__(model, index)
+        self.gate = nn.Linear(model.model_width, model.model_width, bias=False)
 
     def initial(self, hidden: Tensor) -> BranchState:
         return self.memory.initial(hidden)
@@ -70,20 +70,20 @@ class MemoryAlone(Titans):
         return reads * F.silu(self.gate(hidden)), state
 
 
-class Attention(nn.Module):
+class Attention(Block):
     """Projections of softmax attention with rotary positions, and persistent tokens: learned inputs that all see."""
 
-    def __init__(self, config: TLMConfig) -> None:
+    def __init__(self, model: ModelSpec) -> None:
         super().__init__()
-        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.persistent = nn.Parameter(torch.empty(titans_options(config).persistent, config.hidden_size))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.deviation = config.initializer_range
+        self.heads, self.head_dim = model.heads, model.head_dim
+        self.qkv = nn.Linear(model.model_width, 3 * model.model_width, bias=False)
+        self.persistent = nn.Parameter(torch.empty(TitansOptions.of(model).persistent, model.model_width))
+        self.norm = nn.RMSNorm(model.model_width, eps=model.norm_eps)
+        self.deviation = model.initializer_range
 
     def initialise(self) -> None:
         """[ours] Near 0: at first they take a share of the attention and return nothing, as a sink does."""
-        init.normal_(self.persistent, std=self.deviation)
+        nn.init.normal_(self.persistent, std=self.deviation)
 
     def projected(self, hidden: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, (B, H, T, E) each; positions turn the first two."""
@@ -102,7 +102,7 @@ class Attention(nn.Module):
     def split(self, hidden: Tensor) -> Tensor:
         return hidden.unflatten(-1, (-1, self.head_dim))
 
-    def nothing(self, hidden: Tensor, places: int) -> Window:
+    def empty_window(self, hidden: Tensor, places: int) -> Window:
         """A window with no token in it, for the batch and the type of `hidden`."""
         return Window.empty(hidden.new_empty(len(hidden), self.heads, 0, self.head_dim), places)
 
@@ -131,13 +131,14 @@ class MemoryAsGate(Titans):
     alone takes it. Persistent tokens aren't written into the memory, whose trained first state does as much. [ours]
     """
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
-        super().__init__(config, index)
-        self.attention = Attention(config)
-        self.window, self.activation = titans_options(config).window, GATES[titans_options(config).gate]
+    def __init__(self, model: ModelSpec, index: int) -> None:
+        super().__init__(model, index)
+        self.attention = Attention(model)
+        options = TitansOptions.of(model)
+        self.window, self.activation = options.window, GATES[options.gate]
 
     def initial(self, hidden: Tensor) -> GateState:
-        return GateState(self.memory.initial(hidden), self.attention.nothing(hidden, self.window - 1))
+        return GateState(self.memory.initial(hidden), self.attention.empty_window(hidden, self.window - 1))
 
     def mix(self, hidden: Tensor, rotary: Tensor, state: GateState | None, keep: bool) -> tuple[Tensor, Any]:
         query, key, value = self.attention.projected(hidden, rotary)
@@ -183,16 +184,17 @@ class MemoryAsContext(Titans):
     gated by reading it there. Everything is causal within the segment too: token t sees recalls up to its own. [ours]
     """
 
-    def __init__(self, config: TLMConfig, index: int) -> None:
-        super().__init__(config, index)
-        self.attention = Attention(config)
-        self.recall_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.segment, self.activation = titans_options(config).segment, GATES[titans_options(config).gate]
+    def __init__(self, model: ModelSpec, index: int) -> None:
+        super().__init__(model, index)
+        self.attention = Attention(model)
+        self.recall_norm = nn.RMSNorm(model.model_width, eps=model.norm_eps)
+        options = TitansOptions.of(model)
+        self.segment, self.activation = options.segment, GATES[options.gate]
 
     def initial(self, hidden: Tensor) -> SegmentState:
         branch = self.memory.initial(hidden)
         queries = hidden.new_zeros(len(hidden), CONVOLUTION - 1, hidden.shape[-1])
-        empty = self.attention.nothing(hidden, self.segment - 1)
+        empty = self.attention.empty_window(hidden, self.segment - 1)
         return SegmentState(branch, queries, branch.memory.weights, empty, empty)
 
     def mix(self, hidden: Tensor, rotary: Tensor, state: SegmentState | None, keep: bool) -> tuple[Tensor, Any]:
@@ -238,13 +240,13 @@ class MemoryAsContext(Titans):
         return mixed, SegmentState(branch, queries, state.start, retrieved, own)
 
 
-VARIANTS: dict[str, Callable[[TLMConfig, int], Titans]] = {
+VARIANTS: dict[str, Callable[[ModelSpec, int], Titans]] = {
     "lmm": MemoryAlone,
     "mag": MemoryAsGate,
     "mac": MemoryAsContext,
 }
 
 
-def mixer(config: TLMConfig, index: int) -> Titans:
+def build_mixer(model: ModelSpec, index: int) -> Titans:
     """The variant that the options name."""
-    return VARIANTS[titans_options(config).variant](config, index)
+    return VARIANTS[TitansOptions.of(model).variant](model, index)

@@ -28,7 +28,7 @@ from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
-from tlm_repro.models import pretrained
+from tlm_repro.models.hugging_face import pretrained
 from tlm_repro.novelty.residual import Block, blocks, body, first_tensor, residual_argument
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.records.novelty import CONSTANT, FEWEST_LAYERS, Bounds, Correlation, Intervals, Mean, Novelty

@@ -36,6 +36,11 @@ class ModelSpec(Decoder, Spec):
     sequence_length: int = Field(ge=1)
     mixer: dict[str, Option] = Field(default={})
 
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.model_width // self.heads
+
 
 # The first release knew AdamW and the cosine alone and had their keys flat: flat key → (section, key).
 FLAT_KEYS = {

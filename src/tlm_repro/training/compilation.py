@@ -12,28 +12,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from tlm_repro.models.decoder import DecoderLayer, TLMForCausalLM
+from tlm_repro.models.decoder import LanguageModel
+from tlm_repro.models.mixer import any_data_dependent
 
 
-def regions(model: TLMForCausalLM) -> Iterator[nn.Module]:
-    """Each layer whole, or only the half of it that isn't steered by data.
+def regions(model: LanguageModel) -> Iterator[nn.Module]:
+    """Each layer whole, or only the half of it whose control flow doesn't depend on data.
 
     Fast weights ask in Python at which token of a chunk each row stands; a graph would break there again and again and
     be slower than none.
     """
-    for layer in model.model.layers:
-        assert isinstance(layer, DecoderLayer)
+    for layer in model.layers:
         halves = [half for half in (layer.mixer, layer.mlp) if half is not None]
-        fit = [half for half in halves if not steered_by_data(half)]
-        yield from [layer] if len(fit) == len(halves) else fit
+        compilable = [half for half in halves if not any_data_dependent(half)]
+        yield from [layer] if len(compilable) == len(halves) else compilable
 
 
-def steered_by_data(block: nn.Module) -> bool:
-    """Whether a part of it says that its control flow depends on values."""
-    return any(getattr(module, "steered_by_data", False) for module in block.modules())
-
-
-def compile_layers(model: TLMForCausalLM, backend: str | Callable[..., Any] = "inductor") -> None:
+def compile_layers(model: LanguageModel, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compiles the model's regions in place, when they are first called; names of parameters stay as they are.
 
     Shapes are taken as fixed: training has one.

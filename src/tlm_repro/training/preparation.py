@@ -10,8 +10,7 @@ from accelerate.utils import broadcast_object_list
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ConfigError, DataError, TLMError
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.decoder import LanguageModel
 from tlm_repro.spec.run import ModelSpec, RunSpec
 
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16"}
@@ -77,9 +76,7 @@ def check(spec: RunSpec, data: TokenData, *, processes: int, micro_batch: int | 
     return micro_batch
 
 
-def initial_model(model: ModelSpec, data: TokenData, seed: int) -> TLMForCausalLM:
-    """The untrained decoder, on the CPU so that a seed names the same weights on every device."""
-    tokenizer = data.tokenizer()
-    config = TLMConfig.from_spec(model, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
+def initial_model(model: ModelSpec, seed: int) -> LanguageModel:
+    """The untrained decoder, on the CPU so that a seed gives the same weights on every device."""
     torch.manual_seed(seed)
-    return TLMForCausalLM(config).train()
+    return LanguageModel(model).train()

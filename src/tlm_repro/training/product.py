@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours, staging, write_json
 from tlm_repro.errors import ArtifactError
+from tlm_repro.models.folder import write_decoder
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints
 from tlm_repro.training.metrics import METRICS, TIMING, read_rows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from tlm_repro.data.shards import TokenData
+    from tlm_repro.models.decoder import LanguageModel
 
 RECORD = "finished.json"
 OWN = ("model", "spec.json", METRICS, "manifest.json")
@@ -49,7 +49,7 @@ def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] |
 def write(
     spec: RunSpec,
     data: "TokenData",
-    model: "PreTrainedModel",
+    model: "LanguageModel",
     folder: Path,
     checkpoints: Checkpoints,
     *,
@@ -65,7 +65,8 @@ def write(
     for stray in folder.glob(".model.*"):
         shutil.rmtree(stray, ignore_errors=True)
     with staging(folder, "model") as temporary:
-        model.save_pretrained(temporary)
+        tokens = data.special_tokens()
+        write_decoder(model, temporary, bos_token_id=tokens.get("bos_token"), eos_token_id=tokens.get("eos_token"))
         for name in data.manifest.files:
             if name.startswith("tokenizer/"):
                 shutil.copyfile(data.manifest.path(name), temporary / Path(name).name)

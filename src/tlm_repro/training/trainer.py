@@ -121,10 +121,9 @@ class Trainer:
         training = spec.training
         self.spec, self.data, self.execution = spec, data, execution
         self.accelerator, self.checkpoints, self.micro_batch = accelerator, checkpoints, micro_batch
-        self.model = initial_model(spec.model, data, training.seed)
+        self.model = initial_model(spec.model, training.seed)
         if execution.activation_checkpointing:
-            # Nothing in a layer is random, so its second pass needs no generator restored.
-            self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+            self.model.checkpoint_activations()
         if execution.compile:
             compilation.compile_layers(self.model)
         self.wrapped: nn.Module = accelerator.prepare(self.model)  # on its device, under DDP where there are processes
@@ -341,4 +340,4 @@ class Trainer:
 
 def mean_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Mean next-token cross-entropy, nats. batch: (sequences, time + 1), the last token of each only a target."""
-    return model(input_ids=batch[:, :-1], shift_labels=batch[:, 1:], use_cache=False).loss
+    return model(input_ids=batch[:, :-1], shift_labels=batch[:, 1:]).loss

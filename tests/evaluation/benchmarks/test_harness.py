@@ -20,8 +20,8 @@ from tlm_repro.evaluation.benchmarks.harness import zero_shot
 from tlm_repro.evaluation.benchmarks.items import load_tasks
 from tlm_repro.evaluation.partial import PartialResults
 from tlm_repro.evaluation.scoring import Metric, Scores
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.spec.benchmarks import PAPER_TASKS
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.spec.evaluation import ZeroShotSpec

@@ -11,8 +11,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.needle.answers import Question, batches, generate_answers
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 
 NEW = 4
 LETTERS = "~abcdefghijklmnopqrstuvwxyz0123456789 "

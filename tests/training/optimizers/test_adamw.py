@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from tlm_repro.architectures.accounting import parameters
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
+from tlm_repro.models.mixer import Block
 from tlm_repro.spec.optimizers import AdamW as AdamWSpec
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state
@@ -63,6 +64,12 @@ def test_steps_follow_the_equations_of_adamw() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=2e-5, atol=1e-6)
 
 
+class LinearLevel(nn.Linear, Block):
+    def __init__(self, period: int | None) -> None:
+        super().__init__(4, 3)
+        self.update_period = period
+
+
 def adamw(model: nn.Module, **keys: float) -> Periodic:
     return build(AdamWSpec(kind="adamw", **keys), model, torch.device("cpu"))
 
@@ -72,10 +79,7 @@ class Chain(nn.Module):
 
     def __init__(self, *periods: int | None) -> None:
         super().__init__()
-        self.levels = nn.ModuleList(nn.Linear(4, 3) for _ in periods)
-        for level, period in zip(self.levels, periods, strict=True):
-            if period is not None:
-                level.update_period = period
+        self.levels = nn.ModuleList(LinearLevel(period) for period in periods)
 
 
 def chain(*periods: int | None) -> Chain:

@@ -302,7 +302,7 @@ def external_tokenizer(model: str) -> Any:
     """The tokenizer of a model trained elsewhere. `model` is as for `tlm-repro evaluate --model`."""
     from transformers import AutoTokenizer
 
-    from tlm_repro.models import pretrained
+    from tlm_repro.models.hugging_face import pretrained
 
     spec = pretrained.reference(model)
     if spec.package is not None:

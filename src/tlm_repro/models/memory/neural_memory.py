@@ -1,22 +1,21 @@
 """The neural long-term memory of Titans (arXiv 2501.00663, Section 3) as one branch of a token mixer.
 
-Shapes as in `layers`; N memory head width, M memory heads, K taps of the convolutions.
+Shapes as in `mixer`; N memory head width, M memory heads, K taps of the convolutions.
 """
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from tlm_repro.architectures.titans import CONVOLUTION, TitansOptions, memory_heads
-from tlm_repro.models.configuration import TLMConfig
 from tlm_repro.models.memory.coefficients import token_rates
 from tlm_repro.models.memory.fast_weights import MemoryState, initial_state, recall, scan
 from tlm_repro.models.memory.networks import ResidualMLP, Weights
+from tlm_repro.models.mixer import Block
+from tlm_repro.spec.run import ModelSpec
 
 EPS = 1e-6
 # Of an untrained memory [ours]: it fades over a thousand tokens, with short momentum and a tenth of the largest step.
@@ -35,29 +34,32 @@ class BranchState:
         return self.memory.count
 
 
-class HeadNorm(nn.Module):
+class HeadNorm(Block):
     """RMS normalisation of each head's channels, then one learned weight a channel: (B, T, M, N) → (B, T, D)."""
 
-    def __init__(self, config: TLMConfig) -> None:
+    def __init__(self, model: ModelSpec) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
-        self.eps = config.rms_norm_eps
+        self.weight = nn.Parameter(torch.ones(model.model_width))
+        self.eps = model.norm_eps
+
+    def initialise(self) -> None:
+        nn.init.ones_(self.weight)
 
     def forward(self, heads: Tensor) -> Tensor:
         return F.rms_norm(heads, heads.shape[-1:], eps=self.eps).flatten(-2) * self.weight
 
 
-class NeuralMemory(nn.Module):
+class NeuralMemory(Block):
     """Projections, convolutions, rates and fast weights of one memory, without a gate or an output map.
 
     q, k and v are linear maps, a depthwise causal convolution and SiLU; q and k have length 1 in each head. η, θ and α
     are sigmoids of a linear map with bias, one each a head; θ is bounded by `max_learning_rate`.
     """
 
-    def __init__(self, config: TLMConfig) -> None:
+    def __init__(self, model: ModelSpec) -> None:
         super().__init__()
-        options = titans_options(config)
-        width, head = config.hidden_size, options.memory_head_dim
+        options = TitansOptions.of(model)
+        width, head = model.model_width, options.memory_head_dim
         self.head, self.heads, self.chunk = head, memory_heads(width, head), options.chunk
         self.max_learning_rate = options.max_learning_rate
         self.qkv = nn.Linear(width, 3 * width, bias=False)
@@ -67,18 +69,20 @@ class NeuralMemory(nn.Module):
         shapes = [(head, head)] if options.depth == 1 else [(hidden, head), (head, hidden)]
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(self.heads, *shape)) for shape in shapes)
         self.scale = nn.Parameter(torch.ones(self.heads, head))
-        self.norm = HeadNorm(config)
+        self.norm = HeadNorm(model)
 
     def initialise(self) -> None:
         """[ours] Convolutions as torch has them; rates as above; fast weights of deviation 1, so that a key of length 1
         gives hidden units of that size and a step θ moves the read at a key by about 2θ of its error.
         """
-        init.uniform_(self.conv, -1 / math.sqrt(CONVOLUTION), 1 / math.sqrt(CONVOLUTION))
+        nn.init.uniform_(self.conv, -1 / math.sqrt(CONVOLUTION), 1 / math.sqrt(CONVOLUTION))
         for weight in self.weights:
-            init.normal_(weight, std=1.0)
+            nn.init.normal_(weight, std=1.0)
         shares = (INITIAL_MOMENTUM, INITIAL_STEP, INITIAL_FORGETTING)
         logits = torch.tensor([math.log(share / (1 - share)) for share in shares])
-        init.copy_(self.rates.bias, logits.repeat_interleave(self.heads))
+        with torch.no_grad():
+            self.rates.bias.copy_(logits.repeat_interleave(self.heads))
+        nn.init.ones_(self.scale)
 
     def initial(self, hidden: Tensor) -> BranchState:
         batch, _, width = hidden.shape
@@ -113,10 +117,6 @@ class NeuralMemory(nn.Module):
         inputs = torch.cat((history, F.linear(hidden, self.qkv.weight[rows])), dim=1)
         convolved = F.conv1d(inputs.mT, self.conv[rows, None], groups=inputs.shape[-1]).mT
         return F.silu(convolved).unflatten(-1, (-1, self.head)), inputs[:, 1 - CONVOLUTION :]
-
-
-def titans_options(config: TLMConfig) -> TitansOptions:
-    return cast(TitansOptions, config.options)
 
 
 def unit(heads: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tlm_repro.models.mixer import blocks
+
 SUM = "gradient_sum"
 
 
@@ -62,19 +64,19 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
     Tensors of two or more dimensions decay, vectors and scalars (norms, biases, gates) don't. Embeddings are matrices
     and decay as well. The paper gives the rate (0.1) and not the parameters: our choice. Shared tensors (tied
-    embeddings) come once. A module with an attribute `update_period` speaks for its own parameters.
+    embeddings) come once. A block's `update_period` holds for all its parameters but those of blocks in it that declare
+    one.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     periods: dict[Tensor, int] = {}
-    for module in model.modules():
-        period = getattr(module, "update_period", None)
-        if isinstance(period, int):
-            periods |= dict.fromkeys(module.parameters(), period)
+    for block in blocks(model):  # outer ones first
+        if block.update_period is not None:
+            periods |= dict.fromkeys(block.parameters(), block.update_period)
     groups = []
     for period in sorted({1, *periods.values()}):
-        alike = [parameter for parameter in trained if periods.get(parameter, 1) == period]
+        of_period = [parameter for parameter in trained if periods.get(parameter, 1) == period]
         for decays in (True, False):
-            members = [parameter for parameter in alike if (parameter.ndim >= 2) is decays]
+            members = [parameter for parameter in of_period if (parameter.ndim >= 2) is decays]
             if members or period == 1:
                 decay = weight_decay if decays else 0.0
                 groups.append({"params": members, "weight_decay": decay, "update_period": period})

@@ -16,10 +16,10 @@ from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.config import loading
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, ConfigError
-from tlm_repro.models import export as module
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.models.export import FORMATS, export, padded, size, to_llama
+from tlm_repro.models.hugging_face import export as module
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.export import FORMATS, export, padded, size, to_llama
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.study import grid
 
@@ -109,7 +109,7 @@ def in_double(theirs):
 @pytest.mark.parametrize("widths", SHAPES.values(), ids=SHAPES.keys())
 def test_in_double_precision_nothing_but_rounding_is_left(prompts, widths):
     ours = decoder(widths).double()
-    ours.model.rotary.at = lambda positions: torch.polar(torch.ones(1, dtype=torch.float64), angles(positions))[
+    ours.model.rotary.rotations = lambda positions: torch.polar(torch.ones(1, dtype=torch.float64), angles(positions))[
         :, :, None
     ]
     theirs = in_double(to_llama(ours, torch.float64))

@@ -3,12 +3,10 @@
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from pydantic import ValidationError
 from transformers import PretrainedConfig
 
-from tlm_repro.architectures.registry import architecture
-from tlm_repro.errors import ConfigError
-from tlm_repro.spec.base import Spec
+from tlm_repro.architectures.base import Options
+from tlm_repro.architectures.registry import architecture, check_model
 from tlm_repro.spec.run import ModelSpec
 
 STATE_LAYER = "tlm_state"
@@ -46,7 +44,7 @@ class TLMConfig(PretrainedConfig):
         self.intermediate_sizes = list(self.intermediate_sizes)
         self.mixer = dict(self.mixer or {})
         super().__post_init__(**kwargs)
-        self._check()
+        check_model(self.to_spec())
 
     @classmethod
     def from_spec(
@@ -71,21 +69,22 @@ class TLMConfig(PretrainedConfig):
         )
 
     def to_spec(self) -> ModelSpec:
-        """The inverse of `from_spec`; token ids are no part of it."""
-        return ModelSpec(
-            architecture=self.architecture,
-            layers=self.num_hidden_layers,
-            model_width=self.hidden_size,
-            heads=self.num_attention_heads,
-            intermediate_sizes=tuple(self.intermediate_sizes),
-            vocab_size=self.vocab_size,
-            sequence_length=self.max_position_embeddings,
-            tied_embeddings=self.tie_word_embeddings,
-            rope_theta=self.rope_theta,
-            norm_eps=self.rms_norm_eps,
-            initializer_range=self.initializer_range,
-            mixer=dict(self.mixer or {}),
-        )
+        """The inverse of `from_spec`, without token ids. Raises ConfigError for values that no decoder can have."""
+        values = {
+            "architecture": self.architecture,
+            "layers": self.num_hidden_layers,
+            "model_width": self.hidden_size,
+            "heads": self.num_attention_heads,
+            "intermediate_sizes": tuple(self.intermediate_sizes),
+            "vocab_size": self.vocab_size,
+            "sequence_length": self.max_position_embeddings,
+            "tied_embeddings": self.tie_word_embeddings,
+            "rope_theta": self.rope_theta,
+            "norm_eps": self.rms_norm_eps,
+            "initializer_range": self.initializer_range,
+            "mixer": dict(self.mixer or {}),
+        }
+        return ModelSpec.from_values(values, "TLMConfig")
 
     @property
     def head_dim(self) -> int:
@@ -95,37 +94,13 @@ class TLMConfig(PretrainedConfig):
     @property
     def layer_types(self) -> list[str]:
         """What the cache keeps for each layer, as transformers reads it: keys and values, or a state beside them."""
-        stateful = architecture(self.architecture).stateful(self.options)
+        stateful = architecture(self.architecture).keeps_state(self.to_spec())
         return [STATE_LAYER if stateful else "full_attention"] * self.num_hidden_layers
 
     def validate_layer_type(self) -> None:
         """Nothing to check: `layer_types` is derived. transformers would take types from a closed list only."""
 
     @property
-    def options(self) -> Spec:
+    def options(self) -> Options:
         """`mixer`, typed and with its defaults filled in, by the registry's entry for this architecture."""
-        try:
-            return architecture(self.architecture).options.model_validate(self.mixer)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(
-                f"option '{key}' of architecture '{self.architecture}': {first['msg']} (seen: {first['input']!r})"
-            ) from None
-
-    def _check(self) -> None:
-        width, heads, sizes = self.hidden_size, self.num_attention_heads, self.intermediate_sizes
-        if len(sizes) != self.num_hidden_layers:
-            raise ConfigError(
-                f"{len(sizes)} MLP widths for {self.num_hidden_layers} layers: "
-                "give intermediate_sizes one width a layer"
-            )
-        if any(size < 0 for size in sizes):
-            raise ConfigError(f"an MLP width of {min(sizes)}: widths are 0 (no MLP) or more")
-        if heads < 1 or width % heads:
-            raise ConfigError(f"model width {width} isn't a multiple of {heads} heads: change one of the two")
-        if self.head_dim % 2:
-            raise ConfigError(
-                f"heads of width {self.head_dim} ({width} / {heads}): rotary embeddings turn pairs, so it must be even"
-            )
-        _ = self.options
+        return architecture(self.architecture).options.of(self.to_spec())

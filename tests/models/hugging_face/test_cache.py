@@ -1,5 +1,5 @@
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -9,9 +9,11 @@ from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 
 from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.architectures.transformer import Transformer
 from tlm_repro.errors import ConfigError
-from tlm_repro.models.cache import StateLayer, past_length, state_layer, tensors
-from tlm_repro.models.configuration import TLMConfig
+from tlm_repro.models.cache import layer_state, past_length, tensors
+from tlm_repro.models.hugging_face.cache import CacheAdapter, StateLayer
+from tlm_repro.models.hugging_face.configuration import TLMConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,13 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def remembering(monkeypatch):
-    """An architecture that keeps a state where its option says so, registered for one test."""
-    entry = replace(ARCHITECTURES["transformer"], stateful=lambda options: options is not None)
-    monkeypatch.setitem(ARCHITECTURES, "remembering", entry)
+    """An architecture that keeps a state, registered for one test."""
+
+    class Remembering(Transformer):
+        def keeps_state(self, model):
+            return model.architecture == "remembering"
+
+    monkeypatch.setitem(ARCHITECTURES, "remembering", Remembering())
     return TLMConfig(architecture="remembering", hidden_size=16)
 
 
@@ -125,16 +131,16 @@ def test_the_kind_of_cache_is_derived_and_never_saved(remembering, tmp_path):
 
 
 def test_a_cache_of_another_architecture_is_refused(remembering):
-    assert state_layer(None, 0) is None
+    assert layer_state(None, 0) is None
     cache = DynamicCache(config=remembering)
-    assert state_layer(cache, 1) is cache.layers[1]
+    assert layer_state(CacheAdapter(cache), 1) is cache.layers[1]
     with pytest.raises(ConfigError, match=r"layer 1 keeps a state, .* a DynamicLayer: pass DynamicCache\(config"):
-        state_layer(DynamicCache(config=TLMConfig()), 1)
+        layer_state(CacheAdapter(DynamicCache(config=TLMConfig())), 1)
     with pytest.raises(ConfigError, match="part of the DynamicCache is missing"):
-        state_layer(DynamicCache(), 0)
+        layer_state(CacheAdapter(DynamicCache()), 0)
 
 
 def test_a_cache_of_fixed_size_is_refused():
-    assert past_length(None) == past_length(DynamicCache()) == 0
+    assert past_length(None) == past_length(CacheAdapter(DynamicCache())) == 0
     with pytest.raises(ConfigError, match="a StaticCache of 32 tokens: this decoder takes caches that grow"):
-        past_length(StaticCache(config=TLMConfig(), max_cache_len=32))
+        past_length(CacheAdapter(StaticCache(config=TLMConfig(), max_cache_len=32)))

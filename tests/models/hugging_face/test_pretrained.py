@@ -14,7 +14,7 @@ from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.manifest import Manifest
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
-from tlm_repro.models import pretrained
+from tlm_repro.models.hugging_face import pretrained
 from tlm_repro.novelty import measure as novelty
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.spec.evaluation import ExternalModel

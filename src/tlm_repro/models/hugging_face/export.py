@@ -22,9 +22,9 @@ from tlm_repro.artifacts.files import read_json, staging, write_json
 from tlm_repro.artifacts.manifest import versions
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.models.attention import CausalAttention
-from tlm_repro.models.configuration import TLMConfig
-from tlm_repro.models.decoder import TLMForCausalLM
-from tlm_repro.models.layers import SwiGLU
+from tlm_repro.models.feed_forward import SwiGLU
+from tlm_repro.models.hugging_face.configuration import TLMConfig
+from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import ModelSpec
 
@@ -139,7 +139,7 @@ def export(source: Path, out: Path, *, format: str = "llama", dtype: str = "fp32
             tokenizer=copy_tokenizer(folder, temporary),
             intermediate_sizes=list(trained.intermediate_sizes),
             intermediate_size=exported.intermediate_sizes[0],
-            trained=size(trained, model.dtype),
+            trained=size(trained, model.lm_head.weight.dtype),
             exported=size(exported, kind),
             versions=versions(),
         )
