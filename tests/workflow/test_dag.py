@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import own_exhibits
 import pytest
 import yaml
 from manifests import write_manifest
@@ -336,3 +337,44 @@ def test_what_lacks_is_rendered_also_where_its_view_is_written_anew(checkout: Pa
     table = "results/tables/motivation.csv"
     assert jobs(dry_run(checkout, table)) == {"table": 1}
     assert jobs(dry_run(checkout, table, "--forcerun", "views")) == {"views": 1, "table": 1}
+
+
+def test_exhibits_of_one_s_own_are_targets_like_all_others(checkout: Path):
+    (checkout / "my_figures.py").write_text(own_exhibits.SOURCE)
+    (checkout / "config.yaml").write_text(yaml.safe_dump(study() | {"reporting": {"exhibits": ["my_figures.py"]}}))
+    counts, plain = jobs(dry_run(checkout, "all")), all_jobs(study_grid())
+    architectures = len(study()["experiments"]["main"]["architectures"])
+    assert counts == plain | {"table": plain["table"] + 1, "figure": plain["figure"] + 1 + architectures}
+    finish(checkout)
+    table = "results/tables/losses.csv"
+    assert jobs(dry_run(checkout, table)) == {"views": 1, "table": 1}
+    output = dry_run(checkout, "-p", "results/figures/losses-titans.svg")
+    assert re.search(
+        r"tlm-repro figure --view results/views/losses-titans-\w+\.json --out results/figures/losses", output
+    )
+
+
+def test_an_edit_of_one_s_own_exhibits_renders_them_anew(checkout: Path, monkeypatch: pytest.MonkeyPatch):
+    mine = checkout / "my_figures.py"
+    mine.write_text(own_exhibits.SOURCE)
+    (checkout / "config.yaml").write_text(yaml.safe_dump(study() | {"reporting": {"exhibits": [mine.name]}}))
+    finish(checkout)
+    monkeypatch.chdir(checkout)
+    grid = expand(load(checkout / "config.yaml"))
+    views_now = [f"results/views/{file_name(name, view)}" for name, view in views(grid).items()]
+    for name in [*views_now, *(f"results/tables/losses.{form}" for form in ("csv", "md", "tex"))]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("{}")
+    assert jobs(dry_run(checkout, "results/tables/losses.csv")) == {}
+    later = mine.stat().st_mtime + 3600
+    os.utime(mine, (later, later))
+    assert jobs(dry_run(checkout, "results/tables/losses.csv")) == {"table": 1}
+
+
+def test_a_file_of_exhibits_that_cannot_be_used_stops_everything(checkout: Path):
+    (checkout / "broken.py").write_text("import nowhere\n")
+    for name, message in {"broken.py": "can't be imported (ModuleNotFoundError", "none.py": "no such file"}.items():
+        output = dry_run(checkout, "all", "--config", f"reporting={{exhibits: [{name}]}}", check=False)
+        assert f"The configuration can't be used:\nreporting.exhibits: {name}: " in output
+        assert message in output
+        assert "Traceback" not in output

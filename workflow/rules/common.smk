@@ -175,8 +175,9 @@ def exhibit_files(wildcards):
     return [*VIEWS[wildcards.exhibit].files, *([exhibit.shown.file] if exhibit.shown.file else [])]
 
 
-def exhibit_title(wildcards):
-    return EXHIBITS[wildcards.exhibit].title
+def exhibit_labels(wildcards):
+    """How `snakemake --report` lists an exhibit."""
+    return {"name": wildcards.exhibit, "title": EXHIBITS[wildcards.exhibit].title}
 
 
 def exhibit_caption(wildcards):

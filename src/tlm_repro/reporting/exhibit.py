@@ -6,12 +6,12 @@ classes. A workflow imports all of them whenever it is parsed: import pandas, Ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from string import Formatter
 from typing import TYPE_CHECKING, ClassVar
 
 from tlm_repro.reporting.lazy import pd
+from tlm_repro.reporting.results import is_missing
 from tlm_repro.reporting.sheets import Sheet, number, sheet, toneless
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Exhibit:
     def sheet(self, frame: pd.DataFrame) -> Sheet:
         """The table as people read it: the Markdown and LaTeX files, and the report."""
         rows = [toneless({str(key): plain(value) for key, value in row.items()}) for row in frame.to_dict("records")]
-        words = tuple(str(column) for column in frame.columns if frame[column].dtype == object)
+        words = [str(column) for column in frame.columns if not pd.api.types.is_numeric_dtype(frame[column])]
         return sheet(self.name, rows, self.caption, words)
 
     def figure(self, evidence: Evidence) -> Figure:
@@ -93,6 +93,6 @@ class Exhibit:
 
 def plain(value: object) -> str:
     """A value of a table as text: floats to four decimals, an empty cell for a missing one."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else number(value, digits=4)
-    return "" if value is None else str(value)
+    if is_missing(value):
+        return ""
+    return number(value, digits=4) if isinstance(value, float) else str(value)
