@@ -6,7 +6,6 @@ Descriptions say where a default comes from: [paper] stated there, [lineage] the
 
 import math
 import re
-from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,8 +13,17 @@ from tlm_repro.config.experiments import AllocationConfig, ExperimentsConfig
 from tlm_repro.config.fields import Name, Seeds
 from tlm_repro.spec.base import Integer, Option, Section
 from tlm_repro.spec.benchmarks import Benchmark, Direction
-from tlm_repro.spec.data import AnyText, HeldOut, Tokenisation
-from tlm_repro.spec.evaluation import COLUMN, Benchmarks, ExternalModel, NeedleTaskName, RopeScaling, TaskMetric
+from tlm_repro.spec.data import Tokenisation
+from tlm_repro.spec.evaluation import (
+    COLUMN,
+    Benchmarks,
+    ExternalModel,
+    HeldOutLoss,
+    NeedlePrompts,
+    NeedleScoring,
+    NoveltyText,
+    TaskMetric,
+)
 from tlm_repro.spec.execution import Execution, Hardware, Supervision
 from tlm_repro.spec.run import Decoder, Optimisation
 
@@ -50,12 +58,6 @@ class ScaleConfig(Section):
         default=None, description="The paper's scale whose published values stand beside it; null: its own name."
     )
     hardware: Hardware = Field(default=Hardware(), description="Processes and micro-batch.")
-
-
-class ValidationConfig(Section):
-    """In-distribution loss on the held-out documents."""
-
-    tokens: Integer | None = Field(default=None, ge=1, description="At most this many held-out tokens; null: all.")
 
 
 class AdditionalBenchmark(TaskMetric):
@@ -97,36 +99,14 @@ class ZeroShotConfig(Benchmarks):
 LM_EVAL_SAMPLES = 500  # of each of its `niah_*` tasks at each length
 
 
-class NeedleConfig(Section):
+class NeedleConfig(NeedleScoring, NeedlePrompts):
     """Needle in a haystack, run on the models of `experiments.main`; docs/needle.md says how samples are made."""
-
-    tasks: tuple[NeedleTaskName, ...] = Field(
-        default=("single_1", "single_2", "single_3", "multiquery"),
-        min_length=1,
-        description="RULER's `niah_…` tasks. [paper: these four]",
-    )
-    lengths: tuple[Annotated[Integer, Field(ge=192)], ...] = Field(
-        default=(4096, 8192, 16384),
-        min_length=1,
-        description="Tokens of prompt and answer together. [paper: 4K, 8K, 16K]",
-    )
-    samples: Integer = Field(default=500, ge=1, description="Samples of a task at a length. [lineage: RULER's 500]")
-    text: AnyText = Field(
-        default=HeldOut(), description="Where the haystack of all tasks but single_1 comes from. [RULER: essays]"
-    )
-    generator: Literal["own", "lm_eval"] = Field(
-        default="own", description="This project's samples, or those of lm-eval's own `niah_*` tasks, to compare."
-    )
-    rope_scaling: RopeScaling = Field(
-        default=RopeScaling(),
-        description="How positions beyond the training length are read. [ours: as they are]",
-    )
 
 
 class EvaluationConfig(Section):
     """What is measured on a trained model."""
 
-    validation: ValidationConfig = Field(default=ValidationConfig(), description="Held-out loss and perplexity.")
+    validation: HeldOutLoss = Field(default=HeldOutLoss(), description="Held-out loss and perplexity.")
     zero_shot: ZeroShotConfig | None = Field(default=None, description="Benchmarks; null leaves them out.")
     niah: NeedleConfig | None = Field(default=None, description="Needle in a haystack; null leaves it out.")
     batch_size: Integer = Field(
@@ -134,12 +114,9 @@ class EvaluationConfig(Section):
     )
 
 
-class NoveltyConfig(Section):
+class NoveltyConfig(NoveltyText):
     """Figure 4: how much each layer still adds to the residual stream."""
 
-    text: AnyText = Field(description="The text that is read. [paper: WikiText-2]")
-    tokens: Integer = Field(default=2048, ge=2, description="Tokens that are read. [paper: 2,048]")
-    window: Integer = Field(default=1024, ge=2, description="Tokens in one forward pass. [ours]")
     models: tuple[ExternalModel, ...] = Field(default=(), description="Pretrained models. [paper: GPT-2 124M…1.5B]")
     runs: bool = Field(default=True, description="Also measure the models of `experiments.main`.")
 

@@ -88,6 +88,10 @@ class Section(BaseModel):
         except ValidationError as error:
             raise _misfit(source, error) from None
 
+    def keys_of(self, section: "type[Section]") -> dict[str, Any]:
+        """The values of the keys that `section`, from which this one inherits, declares."""
+        return {name: getattr(self, name) for name in section.model_fields}
+
     def to_json(self) -> str:
         """As it is put on a command line."""
         return canonical_json(self.model_dump(mode="json"))

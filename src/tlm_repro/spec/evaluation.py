@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.spec.base import Integer, Section, Spec, added_later, slug
 from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, PAPER_TASKS
-from tlm_repro.spec.data import AnyText, DataSpec
+from tlm_repro.spec.data import AnyText, DataSpec, HeldOut
 from tlm_repro.spec.metrics import MAIN_METRICS
 
 if TYPE_CHECKING:
@@ -20,11 +20,16 @@ COLUMN = r"^[a-z][a-z0-9_]*$"  # a score in evaluation files and tables
 NeedleTaskName = Literal["single_1", "single_2", "single_3", "multiquery"]
 
 
-class ValidationSpec(Spec):
-    """In-distribution loss on the held-out split: non-overlapping windows, from its start, at most `tokens` of them."""
+class HeldOutLoss(Section):
+    """In-distribution loss on the held-out documents."""
+
+    tokens: Integer | None = Field(default=None, ge=1, description="At most this many held-out tokens; null: all.")
+
+
+class ValidationSpec(HeldOutLoss, Spec):
+    """In-distribution loss on non-overlapping windows from the start of the held-out split."""
 
     suite: Literal["validation"] = "validation"
-    tokens: int | None = Field(default=None, ge=1)
     sequence_length: int = Field(ge=1)
 
 
@@ -124,15 +129,30 @@ class ZeroShotSpec(Benchmarks, Spec):
         )
 
 
-class NeedleSamplesSpec(Spec):
-    """Needle-in-a-haystack prompts: one set for all models with one tokenizer (paper Appendix A; RULER, 2404.06654)."""
+class NeedlePrompts(Section):
+    """Needle-in-a-haystack prompts (paper Appendix A; RULER, arXiv 2404.06654)."""
+
+    tasks: tuple[NeedleTaskName, ...] = Field(
+        default=("single_1", "single_2", "single_3", "multiquery"),
+        min_length=1,
+        description="RULER's `niah_…` tasks. [paper: these four]",
+    )
+    lengths: tuple[Annotated[Integer, Field(ge=192)], ...] = Field(
+        default=(4096, 8192, 16384),
+        min_length=1,
+        description="Tokens of prompt and answer together. [paper: 4K, 8K, 16K]",
+    )
+    samples: Integer = Field(default=500, ge=1, description="Samples of a task at a length. [lineage: RULER's 500]")
+    text: AnyText = Field(
+        default=HeldOut(), description="Where the haystack of all tasks but single_1 comes from. [RULER: essays]"
+    )
+
+
+class NeedleSamplesSpec(NeedlePrompts, Spec):
+    """One set of prompts for all models with one tokenizer."""
 
     version: int = 1  # of the generator: raised whenever it makes other prompts
-    tasks: tuple[NeedleTaskName, ...] = Field(min_length=1)
-    lengths: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)  # of prompt and answer together, in tokens
-    samples: int = Field(ge=1)  # of each task at each length
     generated_tokens: int = Field(default=128, ge=1)
-    text: AnyText  # the haystack of all tasks but single_1
     data: DataSpec | None = None  # whose tokenizer measures lengths; None: that of a model trained elsewhere
 
     @property
@@ -153,13 +173,23 @@ class RopeScaling(Spec):
     )
 
 
-class NeedleSpec(Spec):
-    """Needle in a haystack. `generator` says who makes the prompts: this project, or lm-eval's own `niah_*` tasks."""
+class NeedleScoring(Section):
+    """Who makes the prompts, and how a model reads them."""
+
+    generator: Literal["own", "lm_eval"] = Field(
+        default="own", description="This project's samples, or those of lm-eval's own `niah_*` tasks, to compare."
+    )
+    rope_scaling: RopeScaling = Field(
+        default=RopeScaling(),
+        description="How positions beyond the training length are read. [ours: as they are]",
+    )
+
+
+class NeedleSpec(NeedleScoring, Spec):
+    """Needle in a haystack."""
 
     suite: Literal["niah"] = "niah"
     samples: NeedleSamplesSpec
-    generator: Literal["own", "lm_eval"] = "own"
-    rope_scaling: RopeScaling = RopeScaling()
 
 
 class ExternalModel(Spec):
@@ -178,11 +208,16 @@ class ExternalModel(Spec):
         return self
 
 
-class NoveltySpec(Spec):
-    """Layer novelty of one model on the first `tokens` tokens of a text, in windows of at most `window` tokens."""
+class NoveltyText(Section):
+    """What the models read whose layer novelty is measured: the first tokens of a text, in windows."""
 
-    text: AnyText
-    tokens: int = Field(ge=2)
-    window: int = Field(ge=2)
+    text: AnyText = Field(description="The text that is read. [paper: WikiText-2]")
+    tokens: Integer = Field(default=2048, ge=2, description="Tokens that are read. [paper: 2,048]")
+    window: Integer = Field(default=1024, ge=2, description="Tokens in one forward pass. [ours]")
+
+
+class NoveltySpec(NoveltyText, Spec):
+    """Layer novelty of one model."""
+
     external: ExternalModel | None = None  # None: a run of ours
     data: DataSpec | None = None  # the data set whose held-out documents are read; None for other texts

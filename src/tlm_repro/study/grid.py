@@ -3,11 +3,10 @@
 Pure and instant: the workflow expands the grid at every call, so nothing here may import torch.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from tlm_repro.allocation.widths import layer_widths, resolve
 from tlm_repro.architectures.accounting import parameters as count_parameters
@@ -21,12 +20,16 @@ from tlm_repro.errors import ConfigError, EvaluationError
 from tlm_repro.evaluation.benchmarks.folder import items_fingerprint, read_sources
 from tlm_repro.records.view import Cell
 from tlm_repro.spec.base import slug
-from tlm_repro.spec.data import DataSpec, HeldOut
+from tlm_repro.spec.data import DataSpec, HeldOut, Tokenisation
 from tlm_repro.spec.evaluation import (
     AdditionalTask,
+    Benchmarks,
+    NeedlePrompts,
     NeedleSamplesSpec,
+    NeedleScoring,
     NeedleSpec,
     NoveltySpec,
+    NoveltyText,
     ValidationSpec,
     ZeroShotSpec,
 )
@@ -77,7 +80,7 @@ def evaluation_name(suite: Suite) -> str:
 
 
 def data_spec(config: Config) -> DataSpec:
-    return DataSpec(**{name: value for name, value in config.data if name != "jobs"})
+    return DataSpec(**config.data.keys_of(Tokenisation))
 
 
 def training_spec(config: Config, scale: str, seed: int) -> TrainingSpec:
@@ -170,7 +173,7 @@ def _check_sizes(grid: Grid) -> None:
 def _add_suites(grid: Grid) -> None:
     """Validation for every run; benchmarks and needles in a haystack for the runs of Table 2."""
     config, length = grid.config, grid.config.training.sequence_length
-    validation = ValidationSpec(tokens=config.evaluation.validation.tokens, sequence_length=length)
+    validation = ValidationSpec(sequence_length=length, **dict(config.evaluation.validation))
     for run in grid.runs:
         grid.suites[run] = {evaluation_name(validation): validation}
     others: list[Suite] = []
@@ -196,13 +199,10 @@ def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShot
         except EvaluationError as error:
             raise ConfigError(f"evaluation.zero_shot.path: {error}") from None
     return ZeroShotSpec(
-        source=benchmarks.source,
-        tasks=benchmarks.tasks,
         max_length=benchmarks.max_length or sequence_length,
-        limit=benchmarks.limit,
         items=items,
-        revisions=benchmarks.revisions,
         additional=additional,
+        **benchmarks.keys_of(Benchmarks),
     )
 
 
@@ -223,10 +223,8 @@ def additional_tasks(benchmarks: ZeroShotConfig) -> tuple[AdditionalTask, ...]:
 
 
 def needle_spec(needles: NeedleConfig, data: DataSpec) -> NeedleSpec:
-    samples = NeedleSamplesSpec(
-        tasks=needles.tasks, lengths=needles.lengths, samples=needles.samples, text=needles.text, data=data
-    )
-    return NeedleSpec(samples=samples, generator=needles.generator, rope_scaling=needles.rope_scaling)
+    samples = NeedleSamplesSpec(data=data, **needles.keys_of(NeedlePrompts))
+    return NeedleSpec(samples=samples, **needles.keys_of(NeedleScoring))
 
 
 def _add_novelty(grid: Grid) -> None:
@@ -234,15 +232,12 @@ def _add_novelty(grid: Grid) -> None:
     if novelty is None:
         return
     data = grid.data if isinstance(novelty.text, HeldOut) else None
-    common: Mapping[str, Any] = {"text": novelty.text, "tokens": novelty.tokens, "data": data}
-    tasks = [
-        NoveltyTask(slug(model.name), NoveltySpec(external=model, window=novelty.window, **common), None)
-        for model in novelty.models
-    ]
+    common = novelty.keys_of(NoveltyText) | {"data": data}
+    tasks = [NoveltyTask(slug(model.name), NoveltySpec(external=model, **common), None) for model in novelty.models]
     if novelty.runs:
         window = min(novelty.window, grid.config.training.sequence_length)
         runs = dict.fromkeys(cell.run for cell in grid.experiments.get("main", []))
-        tasks += [NoveltyTask(run, NoveltySpec(window=window, **common), run) for run in runs]
+        tasks += [NoveltyTask(run, NoveltySpec(**common | {"window": window}), run) for run in runs]
     grid.novelty.update({task.file: task for task in tasks})
 
 
