@@ -15,6 +15,7 @@ from tlm_repro.artifacts.files import read_json
 from tlm_repro.data import shards, tokenisation
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
+from tlm_repro.models.hugging_face import pretrained
 from tlm_repro.models.hugging_face.configuration import TLMConfig
 from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.novelty import measure as novelty
@@ -376,9 +377,9 @@ class Letters:
 
 def test_token_ids_are_the_first_of_the_documents_end_to_end() -> None:
     texts = [Document("a", "abc"), Document("b", "de"), Document("c", "f")]
-    assert novelty.token_ids(Letters(), texts, 4).tolist() == [ord(letter) for letter in "abcd"]
+    assert novelty.token_ids(pretrained.encoder(Letters()), texts, 4).tolist() == [ord(letter) for letter in "abcd"]
     with pytest.raises(EvaluationError, match="the text has 6 tokens, not 7"):
-        novelty.token_ids(Letters(), texts, 7)
+        novelty.token_ids(pretrained.encoder(Letters()), texts, 7)
 
 
 def run_spec(model: ModelSpec, data: DataSpec) -> RunSpec:

@@ -1,4 +1,4 @@
-"""Wilson's interval against scipy's own and simulation; standard errors by hand."""
+"""Wilson's interval and Student's quantiles against scipy's own and simulation; standard errors by hand."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tlm_repro.statistics.intervals import ratio_stderr, wilson
+from tlm_repro.statistics.intervals import ratio_stderr, student_quantile, wilson
 
 
 @pytest.mark.parametrize(("successes", "samples"), [(0, 500), (3, 10), (250, 500), (499, 500), (500, 500), (1, 2)])
@@ -25,6 +25,13 @@ def test_wilson_covers_a_mean_of_partial_credits(share):
         means = (generator.binomial(needles, share, size=(2000, 100)) / needles).mean(axis=1)
         bounds = np.array([wilson(mean, 100) for mean in means])
         assert ((bounds[:, 0] <= share) & (share <= bounds[:, 1])).mean() >= 0.93
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 10, 63, 1000])
+def test_quantiles_of_student_are_scipys(degrees):
+    for probability in (0.005, 0.3, 0.5, 0.75, 0.975, 0.9999):
+        expected = stats.t.ppf(probability, degrees)
+        assert student_quantile(probability, degrees) == pytest.approx(expected, rel=1e-11, abs=1e-14)
 
 
 def test_standard_error_of_a_ratio():

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.checksums import sha256_file
@@ -11,6 +11,9 @@ from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.evaluation.training_curve import METRICS
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from tlm_repro.models.decoder import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Subject:
         block: the evaluation file's entries about the model: `run` and `model` for a run of this project, else
             `external`.
         run: None for a model trained elsewhere, as are `metrics` and `training`.
-        load: returns (model in evaluation mode, tokenizer) on a device.
+        load: returns (model in evaluation mode, tokenizer) on a device, as transformers' classes.
+        load_decoder: returns the decoder of a run of this project on a device, without transformers.
         metrics: the run's metrics.jsonl.
         training: time and device of its training.
     """
@@ -32,6 +36,7 @@ class Subject:
     block: dict[str, Any]
     run: RunSpec | None
     load: Callable[[str], tuple[Any, Any]]
+    load_decoder: Callable[[str], "LanguageModel"] | None = None
     metrics: Path | None = None
     training: dict[str, Any] | None = None
 
@@ -55,7 +60,15 @@ def find_subject(model: str) -> Subject:
 
 
 def run_subject(manifest: ModelManifest) -> Subject:
-    from tlm_repro.models.hugging_face import pretrained
+    def load(device: str) -> tuple[Any, Any]:
+        from tlm_repro.models.hugging_face import pretrained
+
+        return pretrained.run(manifest, device=device)
+
+    def load_decoder(device: str) -> "LanguageModel":
+        from tlm_repro.models.folder import read_decoder
+
+        return read_decoder(manifest.folder / "model", device=device)
 
     run = manifest.spec
     files = {name: entry["sha256"] for name, entry in manifest.files.items()}
@@ -64,7 +77,8 @@ def run_subject(manifest: ModelManifest) -> Subject:
         identity=fingerprint(files, length=16),
         block={"run": {"id": manifest.id, **run.labels.canonical()}, "model": model_facts(run)},
         run=run,
-        load=lambda device: pretrained.run(manifest, device=device),
+        load=load,
+        load_decoder=load_decoder,
         metrics=manifest.folder / METRICS if METRICS in manifest.files else None,
         training={
             "device": manifest.device,

@@ -33,7 +33,8 @@ class Suite:
     Attributes:
         scores: called with (model, tokenizer, spec, context).
         check: raises EvaluationError, before a model is loaded, if the context lacks an input that the spec needs.
-        needs_run: whether the suite requires a run of this project.
+        needs_run: whether the suite requires a run of this project. It then reads token ids alone, and its tokenizer is
+            None.
     """
 
     spec: type[Spec]
@@ -83,7 +84,10 @@ def evaluate(spec: Spec, *, model: str, inputs: Inputs, partial: Path | None = N
     }
     context = Context(inputs, tokens, PartialResults(partial, identity))
     suite.check(spec, context)
-    decoder, tokenizer = subject.load(device)
+    if suite.needs_run and subject.load_decoder is not None:
+        decoder, tokenizer = subject.load_decoder(device), None
+    else:
+        decoder, tokenizer = subject.load(device)
     metrics, details = suite.scores(decoder, tokenizer, spec, context)
     if name == "validation" and subject.metrics is not None:
         details = {**details, "curve": training_curve(subject.metrics)}

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from tlm_repro.architectures.registry import check_model
 from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.models.decoder import LanguageModel
@@ -78,6 +80,25 @@ def read_decoder(folder: Path, *, device: str = "cpu") -> LanguageModel:
     return model.eval()
 
 
+def read_tokenizer(folder: Path, model: ModelSpec) -> Tokenizer:
+    """The tokenizer in a decoder's folder.
+
+    Raises:
+        ArtifactError: it is missing or damaged, or has more tokens than the decoder embeds.
+    """
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ArtifactError(f"{path} can't be read ({error}): {REMEDY}") from error
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= model.vocab_size:
+        raise ArtifactError(
+            f"{path} has tokens up to number {largest}, the decoder embeds {model.vocab_size} tokens: {REMEDY}"
+        )
+    return tokenizer
+
+
 def read_spec(folder: Path) -> ModelSpec:
     """What `config.json` says of the decoder. Raises ArtifactError when it is another model's, damaged or missing."""
     config = read_json(folder / CONFIG)
@@ -85,9 +106,11 @@ def read_spec(folder: Path) -> ModelSpec:
     if kind != MODEL_TYPE:
         raise ArtifactError(f"{folder / CONFIG}: model_type is '{kind}', '{MODEL_TYPE}' is expected: {REMEDY}")
     try:
-        return ModelSpec.from_values({name: config[key] for name, key in NAMES.items()}, str(folder / CONFIG))
+        spec = ModelSpec.from_values({name: config[key] for name, key in NAMES.items()}, CONFIG)
+        check_model(spec)
     except (KeyError, ConfigError) as error:
         raise ArtifactError(f"{folder / CONFIG} describes no decoder ({error}): {REMEDY}") from error
+    return spec
 
 
 def _check_weights(folder: Path, model: LanguageModel, weights: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@
 h_l is the residual that enters layer l, and z_l the residual that its MLP reads. In a parallel block, as in GPT-NeoX,
 the MLP reads h_l itself, and ρ_MLP is the cosine of its output with h_l. Each ρ is a mean of per-token cosines; novelty
 falls as ρ rises. The size of an update is the norm ratio ‖MLP_l(z_l)‖ / ‖h_l‖, averaged in the same way. All are
-measured with forward hooks, so this works for any Hugging Face decoder.
+measured with forward hooks, so this works for any Hugging Face decoder. Runs of this project need no transformers.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -28,12 +28,13 @@ from tlm_repro.data.readers.base import Document
 from tlm_repro.data.shards import TokenData
 from tlm_repro.devices import default_device, device_name
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
-from tlm_repro.models.hugging_face import pretrained
-from tlm_repro.novelty.residual import Block, blocks, body, first_tensor, residual_argument
+from tlm_repro.models.folder import read_decoder, read_tokenizer
+from tlm_repro.novelty.residual import Block, blocks, context_length, first_tensor, residual_argument, run_layers
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.records.novelty import CONSTANT, FEWEST_LAYERS, Bounds, Correlation, Intervals, Mean, Novelty
 from tlm_repro.spec.data import HeldOut
 from tlm_repro.spec.evaluation import NoveltySpec
+from tlm_repro.statistics.intervals import student_quantile
 
 PROBE_TOKENS = 16
 # Neighbouring tokens are correlated, so whole blocks are resampled. With fewer blocks there is no interval.
@@ -76,16 +77,21 @@ def measure_novelty(
     start = time.perf_counter()
     labels = None
     device = device or default_device()
+    model: nn.Module
     if spec.external is not None:
+        from tlm_repro.models.hugging_face import pretrained
+
         name = spec.external.name
         model, tokenizer = pretrained.external(spec.external, device=device)
+        encode = pretrained.encoder(tokenizer)
     elif run is not None:
         manifest = ModelManifest.read(run, verify="sha256")
         name, labels = manifest.id, {"id": manifest.id, **manifest.spec.labels.canonical()}
-        model, tokenizer = pretrained.run(manifest, device=device)
+        model = read_decoder(manifest.folder / "model", device=device)
+        encode = encoder(read_tokenizer(manifest.folder / "model", model.spec))
     else:
         raise ConfigError("no model to measure: name an external model in the spec, or pass the manifest of a run")
-    profile = measure_profile(model, token_ids(tokenizer, texts(spec, data), spec.tokens), window=spec.window)
+    profile = measure_profile(model, token_ids(encode, texts(spec, data), spec.tokens), window=spec.window)
     return Novelty.create(
         {
             "schema": 1,
@@ -120,7 +126,15 @@ def texts(spec: NoveltySpec, data: Path | None) -> Iterator[Document]:
     return token_data.held_out()
 
 
-def token_ids(tokenizer: Any, texts: Iterable[Document], tokens: int) -> Tensor:
+Encode = Callable[[str], list[int]]
+
+
+def encoder(tokenizer: Tokenizer) -> Encode:
+    """A function that encodes text with a tokenizer of the tokenizers library, without special tokens."""
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def token_ids(encode: Encode, texts: Iterable[Document], tokens: int) -> Tensor:
     """The first `tokens` token ids of the concatenated documents, without special tokens: (tokens,) int64.
 
     Raises:
@@ -128,7 +142,7 @@ def token_ids(tokenizer: Any, texts: Iterable[Document], tokens: int) -> Tensor:
     """
     ids: list[int] = []
     for document in texts:
-        ids += tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids += encode(document.text)
         if len(ids) >= tokens:
             return torch.tensor(ids[:tokens])
     raise EvaluationError(f"the text has {len(ids)} tokens, not {tokens}: reduce tokens, or name a longer text")
@@ -144,13 +158,13 @@ def measure_profile(model: Any, token_ids: Tensor, *, window: int) -> Profile:
         EvaluationError: the model isn't a stack of residual layers, or a cosine isn't finite.
     """
     model.eval()
-    window = min(window, getattr(getattr(model, "config", None), "max_position_embeddings", None) or window)
+    window = min(window, context_length(model) or window)
     ids = token_ids.to(next(model.parameters()).device)
     layers = blocks(model, ids[: min(PROBE_TOKENS, window)])
     cosines = Cosines(layers)
     with cosines.attached():
         for part in tqdm(ids.split(window), desc="novelty", unit="window", disable=None):
-            body(model)(input_ids=part[None], use_cache=False)
+            run_layers(model, part[None])
     block = [estimate(values, f"layer {index}") for index, values in enumerate(cosines.block)]
     mlp = [
         estimate(values, f"the MLP of layer {index}") if values else None for index, values in enumerate(cosines.mlp)
@@ -255,7 +269,15 @@ def correlation(estimates: Sequence[Mean | None]) -> Correlation:
     depths, means = np.array(inner).reshape(-1, 2).T
     if len(inner) < FEWEST_LAYERS or np.ptp(means) < CONSTANT:
         return Correlation(r=None, layers=len(inner))
-    return Correlation(r=float(stats.pearsonr(depths, means).statistic), layers=len(inner))
+    r = np.vecdot(unit_deviation(depths), unit_deviation(means))
+    return Correlation(r=float(np.clip(r, -1, 1)), layers=len(inner))
+
+
+def unit_deviation(values: np.ndarray) -> np.ndarray:
+    """Deviations from the mean, scaled to length 1."""
+    deviation = values - values.mean()
+    largest = np.abs(deviation).max()
+    return deviation / (largest * np.sqrt(np.square(deviation / largest).sum()))  # neither overflows nor underflows
 
 
 def intervals(block: Sequence[Sequence[Tensor]], mlp: Sequence[Sequence[Tensor]]) -> Intervals:
@@ -303,6 +325,6 @@ def student_interval(values: np.ndarray, blocks: int) -> Bounds:
     """
     value, resamples = float(values[0]), values[1:]
     spread = float(resamples.std()) * math.sqrt(blocks / (blocks - 1))
-    half = float(stats.t.ppf((1 + COVERAGE) / 2, blocks - 1)) * spread
+    half = student_quantile((1 + COVERAGE) / 2, blocks - 1) * spread
     centre = 2 * value - float(resamples.mean())
     return centre - half, centre + half

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tlm_repro.errors import EvaluationError
+from tlm_repro.models.decoder import LanguageModel
 
 # Names of a layer's feed-forward block. `fc2` is the last linear map of one without a module of its own, as in OPT.
 FEED_FORWARD_NAMES = ("mlp", "feed_forward", "ffn", "mlp_block", "fc2")
@@ -68,7 +69,7 @@ def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
     layers = layer_list(model)
     traces: list[Trace] = []
     with traced(layers, into=traces):
-        body(model)(input_ids=token_ids[None], use_cache=False)
+        run_layers(model, token_ids[None])
     if [trace.layer for trace in traces] != layers:
         raise EvaluationError(f"{name} doesn't run its {len(layers)} layers once each and in order")
     for index, trace in enumerate(traces):
@@ -85,9 +86,19 @@ def blocks(model: nn.Module, token_ids: Tensor) -> list[Block]:
     return decoder_blocks
 
 
-def body(model: nn.Module) -> nn.Module:
-    """The model without its head, because no logits are needed."""
-    return getattr(model, "base_model", model)
+def run_layers(model: nn.Module, token_ids: Tensor) -> None:
+    """Runs the model without its head on `token_ids` (batch, time): no logits are needed."""
+    if isinstance(model, LanguageModel):
+        model.model(input_ids=token_ids)
+    else:
+        getattr(model, "base_model", model)(input_ids=token_ids, use_cache=False)
+
+
+def context_length(model: nn.Module) -> int | None:
+    """Tokens of a training sequence; None if the model doesn't say."""
+    if isinstance(model, LanguageModel):
+        return model.spec.sequence_length
+    return getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
 
 def layer_list(model: nn.Module) -> list[nn.Module]:

@@ -21,6 +21,30 @@ def wilson(share: float, samples: int, coverage: float = LEVEL) -> tuple[float, 
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def student_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t with so many degrees of freedom, 1 or more.
+
+    By bisection of the angle θ = atan(t / √degrees), in which the distribution is a finite sum (Abramowitz and Stegun
+    1964, 26.7.3 and 26.7.4).
+    """
+    if probability < 0.5:
+        return -student_quantile(1 - probability, degrees)
+    low, high = 0.0, math.pi / 2
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if _student_coverage(middle, degrees) < 2 * probability - 1 else (low, middle)
+    return math.sqrt(degrees) * math.tan(middle)
+
+
+def _student_coverage(angle: float, degrees: int) -> float:
+    """The probability of |t| ≤ √degrees · tan(angle)."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    term = total = 0.0 if degrees == 1 else cosine if degrees % 2 else 1.0
+    for power in range(2 + degrees % 2, degrees, 2):
+        term *= (power - 1) / power * cosine**2
+        total += term
+    return 2 / math.pi * (angle + sine * total) if degrees % 2 else sine * total
+
+
 def ratio_stderr(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
     """Standard error of Σa/Σb over independent pairs (a, b), to first order; where all b = 1, that of a mean.
 

@@ -23,7 +23,7 @@ from tlm_repro.models.hugging_face.export import FORMATS, export, padded, size, 
 from tlm_repro.spec.data import TrainedTokenizer
 from tlm_repro.study import grid
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VOCABULARY, WIDTH, HEADS, THETA = 300, 32, 4, 500.0
 TEXT = (
     "The low lower lowest; newer, newest and wider, widest. It's 1234567 o'clock!\n\n  Low news.\tÅngström naïve 東京"

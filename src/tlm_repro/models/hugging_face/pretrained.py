@@ -6,6 +6,7 @@ Everything is loaded in float32, in evaluation mode, and without running any cod
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,11 @@ def load(source: str | Path, *, device: str, **options: Any) -> tuple[Any, Any]:
     model = model.to(device).eval()
     check_whole(source, model, tokenizer, sorted(report["missing_keys"]))
     return model, tokenizer
+
+
+def encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    """A function that encodes text with a Hugging Face tokenizer, without special tokens."""
+    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def check_whole(source: str | Path, model: Any, tokenizer: Any, missing: list[str]) -> None:
