@@ -1,13 +1,15 @@
 """A view file: which cells an exhibit shows, and which result files it reads."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from tlm_repro.errors import ConfigError
-from tlm_repro.records.base import Record
+from tlm_repro.artifacts.fingerprint import fingerprint
+from tlm_repro.errors import ArtifactError, ConfigError
+from tlm_repro.records.base import FINGERPRINTED, RUN_FOLDER, Mismatch, Record, check_equal
 from tlm_repro.spec.benchmarks import Benchmark
+from tlm_repro.spec.run import RunLabels
 
 
 class Cell(Record):
@@ -25,6 +27,11 @@ class Cell(Record):
     curve: str | None = None  # of the allocation; None where it isn't known
     parameters: dict[str, float | tuple[float, ...]] = Field(default={})  # all of the curve's, defaults included
 
+    def check(self) -> None:
+        labels = RunLabels(architecture=self.architecture, scale=self.scale, allocation=self.allocation, seed=self.seed)
+        if self.run.rpartition("-")[0] != labels.title:
+            raise Mismatch("run", self.run, f"Its labels make it '{labels.title}-<fingerprint>'.")
+
 
 Cells = dict[int, Cell]  # seed → cell
 
@@ -37,6 +44,12 @@ class ExperimentView(Record):
     config: str
     cells: tuple[Cell, ...]
     sequence_length: int | None = None  # of training, in tokens; None where it isn't known
+
+    def check(self) -> None:
+        places = [(cell.architecture, cell.scale, cell.label, cell.seed) for cell in self.cells]
+        for number, place in enumerate(places):
+            if place in places[:number]:
+                raise Mismatch(f"cells.{number}", place, "An earlier cell has this place.")
 
     def groups(self, by: Literal["label", "allocation"] = "label") -> dict[tuple[str, str], dict[str, Cells]]:
         """(architecture, scale) → label or allocation → seed → cell, in the order of the cells."""
@@ -83,6 +96,29 @@ class View(Record):
     benchmarks: tuple[Benchmark, ...] = ()  # columns of Table 2 after the paper's
     exhibits: tuple[Shown, ...] = ()  # one, or all in the report's view
     settings: dict[str, Any] | None = None  # the report's: the whole configuration
+
+    @classmethod
+    def from_values(cls, values: Any, path: Path) -> Self:
+        """The view with these contents. Raises ArtifactError that names `path` and the key."""
+        view = super().from_values(values, path)
+        name = FINGERPRINTED.match(path.name)
+        if name and (own := fingerprint(values)) != name["fingerprint"]:
+            raise ArtifactError(
+                f"{path}: the whole file: its fingerprint is {own}, its name has {name['fingerprint']}. Delete the "
+                "file and run `snakemake views`."
+            )
+        return view
+
+    def check(self) -> None:
+        runs = {cell.run for view in self.experiments for cell in view.cells}
+        for number, view in enumerate(self.experiments):
+            check_equal(f"experiments.{number}.config", view.config, self.config, "The view has")
+            check_equal(f"experiments.{number}.toy", view.toy, self.toy, "The view has")
+        for number, file in enumerate(self.files):
+            if file in self.files[:number]:
+                raise Mismatch(f"files.{number}", str(file), "It is listed before.")
+            if RUN_FOLDER.search(file.parent.name) and file.parent.name not in runs:
+                raise Mismatch(f"files.{number}", str(file), "It is of a run that no cell has.")
 
     @property
     def by_experiment(self) -> dict[str, ExperimentView]:

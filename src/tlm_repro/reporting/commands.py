@@ -107,7 +107,7 @@ def claims(
     if out is not None:
         ledger.write(judged, out.parent, config=config, toy=toy)
     elif as_json:
-        typer.echo(json.dumps(ledger.document(judged, config=config, toy=toy), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(ledger.document(judged, config=config, toy=toy).content(), indent=2, ensure_ascii=False))
     else:
         typer.echo(ledger.markdown(judged, config=config, toy=toy))
 

@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import jinja2
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.reporting.claims.registry import TOY_SENTENCE, Claim
+from tlm_repro.records.claims import Claim
+from tlm_repro.reporting.claims.registry import TOY_SENTENCE
 from tlm_repro.reporting.claims.verdicts import Verdict
 from tlm_repro.reporting.published import NOT_PUBLISHED
 from tlm_repro.reporting.sheets import Sheet

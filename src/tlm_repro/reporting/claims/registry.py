@@ -4,19 +4,18 @@ A claim is one entry of `ENTRIES` and one function of `rules`: evidence → outc
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from tlm_repro.artifacts.files import write_json, write_text
+from tlm_repro.artifacts.files import write_text
+from tlm_repro.records.claims import Claim, Claims
 from tlm_repro.reporting import published as sources
 from tlm_repro.reporting.claims import rules
-from tlm_repro.reporting.claims.verdicts import Outcome, Verdict
+from tlm_repro.reporting.claims.verdicts import Outcome
 from tlm_repro.reporting.evidence import Evidence
 from tlm_repro.reporting.published import NOT_PUBLISHED
 
-SCHEMA = 1
 TOY_SENTENCE = "Toy scale: this verdict is about the toy runs alone and is no evidence for or against the paper."
 PUBLISHED_SENTENCE = "The paper's own numbers put through the same rule: a check of the rule, not a reproduction."
 
@@ -97,26 +96,6 @@ ENTRIES = (
 )
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A claim, judged. `outcome` is the bare verdict; `verdict` says "toy: " first where it is only about toy runs.
-
-    `evidence` is whether the verdict bears on the paper at all.
-    """
-
-    number: int
-    statement: str
-    source: str
-    paper: str
-    verdict: str
-    outcome: Verdict
-    ours: str
-    uncertainty: str
-    reason: str
-    toy: bool
-    evidence: bool
-
-
 def judge(evidence: Evidence) -> list[Claim]:
     """The ten claims in order. What isn't measured gives "not run"; nothing is raised for it."""
     return [judged(entry, evidence) for entry in ENTRIES]
@@ -179,15 +158,9 @@ def published() -> list[Claim]:
     return claims
 
 
-def document(claims: Sequence[Claim], *, config: str, toy: bool) -> dict[str, Any]:
-    """The contents of `claims.json`."""
-    return {
-        "schema": SCHEMA,
-        "kind": "claims",
-        "toy": toy,
-        "config": config,
-        "claims": [asdict(claim) for claim in claims],
-    }
+def document(claims: Sequence[Claim], *, config: str, toy: bool) -> Claims:
+    """The record of `claims.json`."""
+    return Claims.create({"schema": 1, "kind": "claims", "toy": toy, "config": config, "claims": claims})
 
 
 def markdown(claims: Sequence[Claim], *, config: str, toy: bool) -> str:
@@ -216,6 +189,6 @@ def markdown(claims: Sequence[Claim], *, config: str, toy: bool) -> str:
 def write(claims: Sequence[Claim], folder: Path, *, config: str, toy: bool) -> list[Path]:
     """Writes `claims.json` and `claims.md` into `folder`, atomically, and returns their paths."""
     paths = [folder / "claims.json", folder / "claims.md"]
-    write_json(paths[0], document(claims, config=config, toy=toy))
+    document(claims, config=config, toy=toy).write(paths[0])
     write_text(paths[1], markdown(claims, config=config, toy=toy))
     return paths

@@ -8,13 +8,11 @@ chance: there all are judged together, by Holm's method.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from tlm_repro.records.claims import Verdict
 from tlm_repro.records.view import Cells
 from tlm_repro.reporting.results import Results
 from tlm_repro.statistics.estimates import Estimate, difference, holm, natural_unit, p_value
-
-Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 
 
 @dataclass(frozen=True)
