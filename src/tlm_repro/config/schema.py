@@ -134,10 +134,11 @@ class ReportingConfig(Section):
 class Config(Section):
     """The whole configuration."""
 
-    name: Name = Field(description="How reports call it.")
+    name: Name = Field(description="Its name in reports.")
     toy: bool = Field(description="Stamps results as toy scale: no evidence for the paper.")
     seeds: Seeds = Field(
-        default=(0,), description="Each run is trained once a seed. [paper: one, its value not stated]"
+        default=(0,),
+        description="Each run is trained once per seed. [ours: the paper states neither their number nor values]",
     )
     data: DataConfig = Field(description="Corpus and tokenizer.")
     model: Decoder = Field(description="What every model shares.")

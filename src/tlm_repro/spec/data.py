@@ -47,7 +47,7 @@ class HubCorpus(Spec):
     config: str | None = Field(default=None, description="The data set's configuration.")
     split: str = Field(description="The data set's split.")
     field: str = Field(default="text", description="The rows' field that holds the text.")
-    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit is permanent.")
 
     @property
     def title(self) -> str:
@@ -71,7 +71,7 @@ class PretrainedTokenizer(Spec):
 
     kind: Literal["pretrained"] = "pretrained"
     name: str = Field(description="Hub name or local folder.")
-    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit is permanent.")
     vocab_size: int = Field(ge=2, le=2**22, description="The model's, at least the tokenizer's.")
 
 

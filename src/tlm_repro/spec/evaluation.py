@@ -62,8 +62,8 @@ class Benchmarks(Section):
     )
     revisions: dict[str, Annotated[str, Field(min_length=1)]] = added_later(
         {},
-        description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit stays "
-        "what it is.",
+        description="Source hub: branch, tag or commit of a task's data set, main for the others; only a commit is "
+        "permanent.",
     )
     tasks: tuple[ZeroShotTask, ...] = Field(min_length=1, description="Tasks of Table 2. [lineage]")
     limit: Integer | None = Field(default=None, ge=1, description="Items of a task at most, for trials; null: all.")
@@ -195,9 +195,9 @@ class NeedleSpec(NeedleScoring, Spec):
 class ExternalModel(Spec):
     """A pretrained decoder by hub name or folder, or a GGUF file inside an installed Python package."""
 
-    name: str = Field(pattern=r"[A-Za-z0-9]", description="How tables call it.")
+    name: str = Field(pattern=r"[A-Za-z0-9]", description="Its name in tables.")
     path: str | None = Field(default=None, min_length=1, description="Hub name or local folder.")
-    revision: str = Field(default="main", description="Branch, tag or commit; only a commit stays what it is.")
+    revision: str = Field(default="main", description="Branch, tag or commit; only a commit is permanent.")
     package: str | None = Field(default=None, min_length=1, description="Or an installed package that holds `gguf`.")
     gguf: str | None = Field(default=None, min_length=1, description="Name of a GGUF file.")
 

@@ -1,8 +1,8 @@
-"""torch.compile, a region at a time.
+"""torch.compile, one region at a time.
 
-One graph over all layers would take minutes to build and be built again for every allocation. A layer is a region of
-its own, with a cache of its own: of a tapered model every layer has another width, and in a shared cache they would
-count as recompilations of one function, of which torch allows eight before it gives up without an error.
+One graph over all layers would take minutes to build and would be built again for every allocation. So each layer is a
+region with a cache of its own. In a tapered model every layer has another width; in a shared cache these would count as
+recompilations of one function, and after eight of them torch continues uncompiled with a mere warning.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from tlm_repro.models.mixer import any_data_dependent
 def regions(model: LanguageModel) -> Iterator[nn.Module]:
     """Each layer whole, or only the half of it whose control flow doesn't depend on data.
 
-    Fast weights ask in Python at which token of a chunk each row stands; a graph would break there again and again and
-    be slower than none.
+    Fast weights ask in Python at which token of a chunk each row is. A graph would break there again and again and be
+    slower than none.
     """
     for layer in model.layers:
         halves = [half for half in (layer.mixer, layer.mlp) if half is not None]
@@ -29,13 +29,13 @@ def regions(model: LanguageModel) -> Iterator[nn.Module]:
 
 
 def compile_layers(model: LanguageModel, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compiles the model's regions in place, when they are first called; names of parameters stay as they are.
+    """Compiles the model's regions in place, on their first call. Names of parameters don't change.
 
-    Shapes are taken as fixed: training has one.
+    Shapes are fixed, because training has only one.
     """
     import torch._dynamo
 
-    # DDP would have graphs cut at its buckets: a layer is small already, and one with a checkpoint can't be cut.
+    # DDP would cut graphs at its buckets, but a layer is small already, and a checkpointed one can't be cut.
     torch._dynamo.config.optimize_ddp = False
     for region in regions(model):
         region.compile(backend=backend, dynamic=False, isolate_recompiles=True)
@@ -43,6 +43,6 @@ def compile_layers(model: LanguageModel, backend: str | Callable[..., Any] = "in
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """In the block compiled regions run as plain Python: for shapes and modes that aren't training's."""
+    """A context in which compiled regions run as plain Python, for shapes and modes other than training's."""
     with torch.compiler.set_stance("force_eager"):
         yield

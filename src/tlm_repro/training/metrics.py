@@ -1,4 +1,4 @@
-"""What a run says while it trains: one JSON line a step in a file, and for people a bar or a line now and then."""
+"""Output of a run while it trains: one JSON line per step in a file, and a progress bar or lines on stderr."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from tqdm import tqdm
 from tlm_repro.artifacts.files import write_text
 
 METRICS = "metrics.jsonl"
-# These two alone differ between two runs of the same spec on the same machine; the second only where it is known.
+# Only these two differ between two runs of one spec on one machine. The second is there only if it is known.
 TIMING = "tokens_per_second"
 MFU = "mfu"
 
 
 def read_rows(path: Path, last_step: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a metrics file up to `last_step`; a line that a kill cut short is left out."""
+    """The rows of a metrics file up to `last_step`. A line that a kill cut short is skipped."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
@@ -34,12 +34,12 @@ def read_rows(path: Path, last_step: int | None = None) -> list[dict[str, Any]]:
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
-    """What is drawn of a row, by step."""
+    """The values of a row that trackers draw."""
     return {name: row[name] for name in row if name not in ("step", "tokens", "skipped") and row[name] is not None}
 
 
 class MetricsFile:
-    """`metrics.jsonl`, opened at a checkpoint: what was written after it is cut off, so that each step stands once."""
+    """`metrics.jsonl`, opened at a checkpoint. Later rows are cut off, so that each step has one row."""
 
     def __init__(self, path: Path, step: int) -> None:
         rows = read_rows(path, step)
@@ -52,7 +52,7 @@ class MetricsFile:
         self._file.write(f"{json.dumps(row, allow_nan=False)}\n")
 
     def sync(self) -> None:
-        """To the disk, before the checkpoint that vouches for these rows."""
+        """Syncs to the disk, before the checkpoint that relies on these rows is written."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -61,10 +61,10 @@ class MetricsFile:
 
 
 class Progress:
-    """A tqdm bar on a terminal, else a line every `seconds` on stderr; silent where `shown` is false."""
+    """A tqdm bar on a terminal, else a line every `seconds` on stderr. Silent if `shown` is false."""
 
     def __init__(self, *, step: int, steps: int, seconds: float, shown: bool) -> None:
-        self._start = self._told = time.monotonic()
+        self._start = self._printed_at = time.monotonic()
         self._first, self._steps, self._seconds, self._shown = step, steps, seconds, shown
         self._bar = tqdm(total=steps, initial=step, unit="step") if shown and sys.stderr.isatty() else None
 
@@ -76,7 +76,7 @@ class Progress:
             self._bar.update()
             return
         now, step = time.monotonic(), row["step"]
-        if self._shown and (now - self._told >= self._seconds or step == self._steps):
+        if self._shown and (now - self._printed_at >= self._seconds or step == self._steps):
             left = (now - self._start) / (step - self._first) * (self._steps - step)
             eta = timedelta(seconds=round(left))
             print(
@@ -84,7 +84,7 @@ class Progress:
                 file=sys.stderr,
                 flush=True,
             )
-            self._told = now
+            self._printed_at = now
 
     def close(self) -> None:
         if self._bar is not None:
@@ -92,7 +92,7 @@ class Progress:
 
 
 class Recorder:
-    """The file, the progress and the trackers of one process; only the main process has a file."""
+    """The metrics file, the progress and the trackers of one process. Only the main process has a file."""
 
     def __init__(
         self, path: Path, *, step: int, steps: int, seconds: float, main: bool, trackers: Sequence[Any] = ()
