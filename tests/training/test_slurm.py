@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tlm_repro.errors import ConfigError
-from tlm_repro.training import slurm as scheduler
+from tlm_repro.training import slurm
 
 
 class Became(Exception):
@@ -47,13 +47,13 @@ def program(folder: Path, name: str, answer: str, patch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_slurm_s_way_to_write_a_time(text: str, value: float | None):
-    assert scheduler.seconds(text) == value
+    assert slurm.seconds(text) == value
 
 
 def test_the_time_left_is_asked_by_the_job_s_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program(tmp_path, "squeue", "echo 1:02:03", monkeypatch)
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    assert scheduler.time_left() == 3723
+    assert slurm.time_left() == 3723
     assert "--jobs=4711" in (tmp_path / "squeue.txt").read_text()
 
 
@@ -61,26 +61,26 @@ def test_the_time_left_is_asked_by_the_job_s_number(tmp_path: Path, monkeypatch:
 def test_no_limit_that_slurm_would_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str):
     program(tmp_path, "squeue", answer, monkeypatch)
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    assert scheduler.time_left() is None
+    assert slurm.time_left() is None
 
 
 def test_outside_a_job_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program(tmp_path, "squeue", "echo 1:00", monkeypatch)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert scheduler.time_left() is None
+    assert slurm.time_left() is None
     assert not (tmp_path / "squeue.txt").exists()
 
 
 def test_one_process_is_its_own_launcher(became: pytest.MonkeyPatch):
-    scheduler.start_processes(["pretrain"], processes=1, nodes=1)
+    slurm.start_processes(["pretrain"], processes=1, nodes=1)
     became.setenv("RANK", "0")
-    assert scheduler.start_processes(["pretrain"], processes=8, nodes=2) is None
+    assert slurm.start_processes(["pretrain"], processes=8, nodes=2) is None
 
 
 @pytest.mark.usefixtures("became")
 def test_processes_of_one_node_start_through_torchrun():
     with pytest.raises(Became) as caught:
-        scheduler.start_processes(["pretrain", "--out", "x"], processes=4, nodes=1)
+        slurm.start_processes(["pretrain", "--out", "x"], processes=4, nodes=1)
     assert caught.value.args[0] == [
         *(sys.executable, "-m", "torch.distributed.run", "--shutdown-timeout=120"),
         *("--standalone", "--nproc-per-node=4"),
@@ -91,7 +91,7 @@ def test_processes_of_one_node_start_through_torchrun():
 @pytest.mark.usefixtures("became")
 def test_several_nodes_need_a_job():
     with pytest.raises(ConfigError, match=r"nodes: 2.*SLURM_JOB_ID"):
-        scheduler.start_processes(["pretrain"], processes=4, nodes=2)
+        slurm.start_processes(["pretrain"], processes=4, nodes=2)
 
 
 def test_one_task_a_node_is_started_first(became: pytest.MonkeyPatch):
@@ -99,7 +99,7 @@ def test_one_task_a_node_is_started_first(became: pytest.MonkeyPatch):
     became.setenv("SLURM_STEP_NUM_NODES", "1")  # the executor's own step
     became.setenv("SLURM_NNODES", "1")
     with pytest.raises(Became) as caught:
-        scheduler.start_processes(["pretrain"], processes=4, nodes=2)
+        slurm.start_processes(["pretrain"], processes=4, nodes=2)
     command = caught.value.args[0]
     assert command[0] == "srun"
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=1"} <= set(command)
@@ -113,7 +113,7 @@ def test_each_task_meets_the_others_at_the_first_node(tmp_path: Path, became: py
     for name, value in {"JOB_ID": "70001", "STEP_NUM_NODES": "2", "STEP_NODELIST": "node[7,9]", "NODEID": "1"}.items():
         became.setenv(f"SLURM_{name}", value)
     with pytest.raises(Became) as caught:
-        scheduler.start_processes(["pretrain"], processes=4, nodes=2)
+        slurm.start_processes(["pretrain"], processes=4, nodes=2)
     assert {
         "--nnodes=2",
         "--node-rank=1",
@@ -129,4 +129,4 @@ def test_nodes_that_slurm_does_not_know(tmp_path: Path, became: pytest.MonkeyPat
     for name, value in {"JOB_ID": "1", "STEP_NUM_NODES": "2", "STEP_NODELIST": "node[7,9]", "NODEID": "1"}.items():
         became.setenv(f"SLURM_{name}", value)
     with pytest.raises(ConfigError, match=r"'node\[7,9\]'"):
-        scheduler.start_processes(["pretrain"], processes=4, nodes=2)
+        slurm.start_processes(["pretrain"], processes=4, nodes=2)
