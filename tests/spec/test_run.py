@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from small_study import study_grid
 
 from tlm_repro.errors import ConfigError
 from tlm_repro.spec.learning_rates import Cosine, WarmupStableDecay
 from tlm_repro.spec.optimizers import AdamW
-from tlm_repro.spec.run import TrainingSpec
+from tlm_repro.spec.run import RunSpec, TrainingSpec
 
 FLAT = {
     "steps": 57_220,
@@ -46,6 +47,15 @@ def test_flat_keys_of_files_and_command_lines_are_read():
     assert flat == spec(learning_rate=Cosine(peak=4e-4).in_whole_steps(57_220))
     assert flat.to_json() == json.dumps(FLAT, sort_keys=True, separators=(",", ":"))
     assert TrainingSpec.from_json(flat.to_json()) == flat
+
+
+def test_a_run_of_the_first_release_keeps_its_id():
+    """`--spec`, spec.json and manifests hold specs with flat keys."""
+    for run, run_spec in study_grid().runs.items():
+        values = run_spec.canonical()
+        assert not {"learning_rate", "optimizer"} & values["training"].keys()
+        assert RunSpec.from_values(values, "spec.json") == RunSpec.from_json(run_spec.to_json()) == run_spec
+        assert RunSpec.from_values(values, "spec.json").id == run
 
 
 @pytest.mark.parametrize("steps", [1, 3, 80, 57_220, 1_000_003])
