@@ -9,6 +9,7 @@ import pytest
 import yaml
 from manifests import write_manifest
 from small_study import STUDY, study, study_grid
+from small_study import edited as edited_study
 
 from tlm_repro.architectures.accounting import parameters
 from tlm_repro.artifacts.fingerprint import fingerprint
@@ -25,13 +26,7 @@ def grid_of(raw: dict[str, Any]):
 
 
 def edited(path: str, value: Any):
-    raw = study()
-    *parents, last = path.split("/")
-    node: Any = raw
-    for key in parents:
-        node = node[key]
-    node[last] = value
-    return grid_of(raw)
+    return grid_of(edited_study(path, value))
 
 
 def labels(ids: set[str]) -> set[str]:

@@ -12,6 +12,11 @@ import pandas as pd
 import pytest
 from small_workflow import checkout, small_config
 
+from tlm_repro.config.loading import load
+from tlm_repro.reporting.claims.registry import ENTRIES
+from tlm_repro.reporting.registry import figures, tables
+from tlm_repro.study.grid import expand
+
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tlm_repro", "workflow", "--profile", "profiles/demo", "--cores", "2", *arguments]
@@ -43,15 +48,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_product_is_there(finished: Path):
     results = finished / "results"
-    for name in ("motivation", "sweep", "main", "allocations", "scaling", "curves", "novelty", "novelty-pairs"):
+    grid = expand(load(finished / "config.yaml"))
+    assert {"motivation", "main"} <= {*tables(grid), *figures(grid)}
+    for name in tables(grid):
         for suffix in ("csv", "md", "tex"):
             assert (results / f"tables/{name}.{suffix}").stat().st_size > 0
-    for name in ("motivation", "sweep", "allocations", "allocation", "scaling", "curves", "novelty", "novelty-pairs"):
+    for name in figures(grid):
         for suffix in ("svg", "pdf", "png"):
             assert (results / f"figures/{name}.{suffix}").stat().st_size > 0
     assert "oy scale" in (results / "report.html").read_text()
     claims = json.loads((results / "claims.json").read_text())
-    assert [claim["number"] for claim in claims["claims"]] == list(range(1, 11))
+    assert [claim["number"] for claim in claims["claims"]] == list(range(1, len(ENTRIES) + 1))
     assert not any(claim["evidence"] for claim in claims["claims"])
     equal = claims["claims"][9]
     assert equal["outcome"] == "reproduced"
