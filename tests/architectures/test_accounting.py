@@ -11,8 +11,7 @@ from tlm_repro.architectures.accounting import forward_flops, parameters, traini
 from tlm_repro.architectures.registry import ARCHITECTURES
 from tlm_repro.config.loading import load
 from tlm_repro.errors import ConfigError
-from tlm_repro.models.hugging_face.configuration import TLMConfig
-from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
+from tlm_repro.models.decoder import LanguageModel
 from tlm_repro.spec.run import ModelSpec
 from tlm_repro.study import grid
 
@@ -50,7 +49,7 @@ def model_spec(model="transformer", widths=(48, 0, 16), width=32, heads=4, vocab
 def built(spec):
     """The decoder, without memory behind its weights."""
     with torch.device("meta"):
-        return TLMForCausalLM(TLMConfig.from_spec(spec))
+        return LanguageModel(spec)
 
 
 def size(module):
@@ -154,6 +153,7 @@ def test_widths_for_another_number_of_layers_are_refused():
         forward_flops(spec, 8)
 
 
+@pytest.mark.process
 def test_accounting_needs_no_torch():
     program = (
         "import sys, tlm_repro.architectures.accounting; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"

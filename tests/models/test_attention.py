@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
+from small_models import small_spec
 
 from tlm_repro.models.attention import CausalAttention, GatedAttention, causal_mask
 from tlm_repro.models.feed_forward import SwiGLU
-from tlm_repro.models.hugging_face.configuration import TLMConfig
 from tlm_repro.models.mixer import Context
 from tlm_repro.models.rotary import Rotary, rotate
 
@@ -51,9 +51,7 @@ def context(positions, **other):
 @pytest.fixture
 def model_spec():
     torch.manual_seed(0)
-    return TLMConfig(
-        hidden_size=WIDTH, num_attention_heads=HEADS, rope_theta=THETA, intermediate_sizes=[5, 3]
-    ).to_spec()
+    return small_spec(layers=2, model_width=WIDTH, heads=HEADS, rope_theta=THETA, intermediate_sizes=(5, 3))
 
 
 @pytest.mark.parametrize("mixer", [CausalAttention, GatedAttention])

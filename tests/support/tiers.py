@@ -20,15 +20,13 @@ TESTS = Path(__file__).parents[1]
 NAMES = ("fast", "process", "workflow")
 # The longest path counts.
 TIERS = {
-    "architectures/test_accounting.py": "process",
     "cluster": "workflow",
     "data": "process",
     "data/test_batches.py": "fast",
     "evaluation": "process",
-    "models": "process",
-    "models/memory": "fast",
+    "models/hugging_face": "process",
+    **{f"models/test_{name}.py": "process" for name in ("continuum", "decoder", "folder", "initialisation", "titans")},
     "novelty": "process",
-    "overview/test_disk.py": "process",
     "sharing": "workflow",
     "test_cli.py": "process",
     "test_workflow.py": "workflow",
