@@ -9,10 +9,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tlm_repro.data.shards import TokenData
 from tlm_repro.errors import ConfigError
+from tlm_repro.records.metrics import read_rows
 from tlm_repro.spec.execution import Execution
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import trackers, trainer
-from tlm_repro.training.metrics import read_rows
 from tlm_repro.training.trainer import pretrain
 
 
@@ -51,7 +51,7 @@ def test_a_killed_and_resumed_run_has_each_step_once(
     rows = read_rows(place["folder"] / "metrics.jsonl")
     losses = reader.Scalars("loss")
     assert [event.step for event in losses] == list(range(1, 10))
-    assert [event.value for event in losses] == pytest.approx([row["loss"] for row in rows], rel=1e-6)
+    assert [event.value for event in losses] == pytest.approx([row.loss for row in rows], rel=1e-6)
     assert [event.step for event in reader.Scalars("validation_loss")] == [3, 6, 9]
     assert set(reader.Tags()["scalars"]) == {
         "loss", "validation_loss", "learning_rate", "grad_norm", "tokens_per_second"

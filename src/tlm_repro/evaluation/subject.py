@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.evaluation.training_curve import METRICS
 from tlm_repro.records.manifests import ModelManifest
+from tlm_repro.records.metrics import METRICS
 from tlm_repro.spec.run import RunSpec
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ file is read. Doesn't import torch.
 """
 
 import contextlib
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.attempt import ATTEMPT, Attempt
+from tlm_repro.records.metrics import METRICS, MetricsRow, parse_rows
 from tlm_repro.spec.data import DataSpec
-from tlm_repro.training.metrics import METRICS, TIMING
 
 BLOCK = 2**18  # bytes read at a time from the end of a file
 SEARCHED = 2**23  # bytes at the end of a file that are searched for a validation loss
@@ -78,15 +77,15 @@ def last_rows(checkpoints: Path) -> LastRows | None:
     path = checkpoints / METRICS
     try:
         written = path.stat().st_mtime
-        tail = _parse_rows(tail_bytes(path, BLOCK))
+        tail = parse_rows(tail_bytes(path, BLOCK).splitlines())
     except OSError:
         return None
     if not tail:
         return None
-    speeds = sorted(row[TIMING] for row in tail[-SPEED_ROWS:] if isinstance(row.get(TIMING), int | float))
+    speeds = sorted(row.tokens_per_second for row in tail[-SPEED_ROWS:] if row.tokens_per_second is not None)
     return LastRows(
-        step=tail[-1]["step"],
-        loss=tail[-1].get("loss"),
+        step=tail[-1].step,
+        loss=tail[-1].loss,
         validation_loss=_last_validation(path, tail),
         tokens_per_second=speeds[len(speeds) // 2] if speeds else None,
         written=written,
@@ -102,24 +101,14 @@ def tail_bytes(path: Path, size: int) -> bytes:
     return text if length <= size else text.partition(b"\n")[2]
 
 
-def _parse_rows(text: bytes) -> list[dict[str, Any]]:
-    rows = []
-    for line in text.splitlines():
-        with contextlib.suppress(ValueError):  # a line that is being written, or that a kill cut off
-            row = json.loads(line)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                rows.append(row)
-    return rows
-
-
-def _last_validation(path: Path, tail: list[dict[str, Any]]) -> float | None:
+def _last_validation(path: Path, tail: list[MetricsRow]) -> float | None:
     """The newest validation loss. Few rows have one, so lines before `tail` are searched before they are parsed."""
     for row in reversed(tail):
-        if row.get("validation_loss") is not None:
-            return row["validation_loss"]
+        if row.validation_loss is not None:
+            return row.validation_loss
     lines = [line for line in tail_bytes(path, SEARCHED).splitlines() if b'"validation_loss"' in line]
-    rows = [row for row in _parse_rows(b"\n".join(lines[-2:])) if row.get("validation_loss") is not None]
-    return rows[-1]["validation_loss"] if rows else None
+    rows = [row for row in parse_rows(lines[-2:]) if row.validation_loss is not None]
+    return rows[-1].validation_loss if rows else None
 
 
 def newest_checkpoint(checkpoints: Path) -> SavedCheckpoint | None:

@@ -1,6 +1,5 @@
 """Output of a run while it trains: one JSON line per step in a file, and a progress bar or lines on stderr."""
 
-import json
 import os
 import sys
 import time
@@ -13,29 +12,15 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from tlm_repro.artifacts.files import write_text
-
-METRICS = "metrics.jsonl"
-# Only these two differ between two runs of one spec on one machine. The second is there only if it is known.
-TIMING = "tokens_per_second"
-MFU = "mfu"
+from tlm_repro.records.metrics import MetricsRow, read_rows
 
 
-def read_rows(path: Path, last_step: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a metrics file up to `last_step`. A line that a kill cut short is skipped."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if last_step is None or row["step"] <= last_step:
-            rows.append(row)
-    return rows
-
-
-def scalars(row: dict[str, Any]) -> dict[str, float]:
-    """The values of a row that trackers draw."""
-    return {name: row[name] for name in row if name not in ("step", "tokens", "skipped") and row[name] is not None}
+def scalars(row: MetricsRow) -> dict[str, float]:
+    """What trackers draw of a row, by step."""
+    values = row.content()
+    return {
+        name: value for name, value in values.items() if name not in ("step", "tokens", "skipped") and value is not None
+    }
 
 
 class MetricsFile:
@@ -45,11 +30,11 @@ class MetricsFile:
         rows = read_rows(path, step)
         if len(rows) < step:
             print(f"warning: {path} has rows for {len(rows)} of the {step} steps trained so far", file=sys.stderr)
-        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+        write_text(path, "".join(row.line() for row in rows))
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
-    def append(self, row: dict[str, Any]) -> None:
-        self._file.write(f"{json.dumps(row, allow_nan=False)}\n")
+    def append(self, row: MetricsRow) -> None:
+        self._file.write(row.line())
 
     def sync(self) -> None:
         """Syncs to the disk, before the checkpoint that relies on these rows is written."""
@@ -68,14 +53,14 @@ class Progress:
         self._first, self._steps, self._seconds, self._shown = step, steps, seconds, shown
         self._bar = tqdm(total=steps, initial=step, unit="step") if shown and sys.stderr.isatty() else None
 
-    def update(self, row: dict[str, Any]) -> None:
-        speed = f"{row[TIMING]:,.0f} tokens/s" + (f", MFU {row[MFU]:.1%}" if MFU in row else "")
-        loss = f"loss {row['loss']:.4f} nats" if row["loss"] is not None else "batch skipped"
+    def update(self, row: MetricsRow) -> None:
+        speed = f"{row.tokens_per_second:,.0f} tokens/s" + (f", MFU {row.mfu:.1%}" if row.mfu is not None else "")
+        loss = f"loss {row.loss:.4f} nats" if row.loss is not None else "batch skipped"
         if self._bar is not None:
             self._bar.set_postfix_str(f"{loss}, {speed}", refresh=False)
             self._bar.update()
             return
-        now, step = time.monotonic(), row["step"]
+        now, step = time.monotonic(), row.step
         if self._shown and (now - self._printed_at >= self._seconds or step == self._steps):
             left = (now - self._start) / (step - self._first) * (self._steps - step)
             eta = timedelta(seconds=round(left))
@@ -101,12 +86,12 @@ class Recorder:
         self._progress = Progress(step=step, steps=steps, seconds=seconds, shown=main)
         self._trackers = trackers
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: MetricsRow) -> None:
         if self._file is not None:
             self._file.append(row)
         self._progress.update(row)
         for tracker in self._trackers:
-            tracker.log(scalars(row), step=row["step"])
+            tracker.log(scalars(row), step=row.step)
 
     def sync(self) -> None:
         if self._file is not None:

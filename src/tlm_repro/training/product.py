@@ -11,9 +11,9 @@ from tlm_repro.artifacts.files import atomic_path, check_folder_is_ours, staging
 from tlm_repro.errors import ArtifactError
 from tlm_repro.models.folder import write_decoder
 from tlm_repro.records.manifests import ModelManifest
+from tlm_repro.records.metrics import METRICS, MetricsRow, read_rows
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training.checkpoint import Checkpoints
-from tlm_repro.training.metrics import METRICS, TIMING, read_rows
 
 if TYPE_CHECKING:
     from tlm_repro.data.shards import TokenData
@@ -89,7 +89,7 @@ def write(
     return summary
 
 
-def summarise(spec: RunSpec, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarise(spec: RunSpec, rows: list[MetricsRow]) -> dict[str, Any]:
     """What tables need of a run. Losses are in nats per token.
 
     `final_loss` is the mean training loss of the last twentieth of the steps; `tokens_per_second` counts optimiser
@@ -97,16 +97,17 @@ def summarise(spec: RunSpec, rows: list[dict[str, Any]]) -> dict[str, Any]:
     only where batches were skipped.
     """
     length, tokens = spec.training.sequence_length, spec.training.tokens
-    losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]
+    losses = [(row.step, row.loss) for row in rows if row.loss is not None]
     tail = [loss for step, loss in losses if step > spec.training.steps * 0.95] or [loss for _, loss in losses[-1:]]
-    skipped = [row["step"] for row in rows if row.get("skipped")]
+    speeds = [row.tokens_per_second for row in rows if row.tokens_per_second is not None]
+    skipped = [row.step for row in rows if row.skipped]
     summary = {
         "parameters": parameters(spec.model).total,
         "training_flops": training_flops(spec.model, tokens),
         "forward_flops_per_token": forward_flops(spec.model, length) // length,
         "tokens": tokens,
         "final_loss": statistics.fmean(tail) if tail else None,
-        "validation_loss": rows[-1].get("validation_loss") if rows else None,
-        "tokens_per_second": round(statistics.harmonic_mean([row[TIMING] for row in rows]), 1) if rows else None,
+        "validation_loss": rows[-1].validation_loss if rows else None,
+        "tokens_per_second": round(statistics.harmonic_mean(speeds), 1) if speeds else None,
     }
     return summary | ({"skipped_steps": skipped} if skipped else {})

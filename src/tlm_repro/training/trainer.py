@@ -26,12 +26,13 @@ from tlm_repro.devices import arithmetic_of, device_name, utilisation
 from tlm_repro.errors import CheckpointError, DivergenceError, InterruptedRun
 from tlm_repro.evaluation.validation import validation_loss
 from tlm_repro.records.attempt import ATTEMPT
+from tlm_repro.records.metrics import METRICS, MetricsRow
 from tlm_repro.spec.execution import Execution
 from tlm_repro.spec.run import RunSpec
 from tlm_repro.training import compilation, divergence, optimizers, product, slurm, trackers
 from tlm_repro.training.attempt import this_attempt
 from tlm_repro.training.checkpoint import Checkpoints, Snapshot, random_state, set_random_state
-from tlm_repro.training.metrics import METRICS, MFU, TIMING, Recorder
+from tlm_repro.training.metrics import Recorder
 from tlm_repro.training.prefetch import Prefetch
 from tlm_repro.training.preparation import check, initial_model, on_main, prepared_accelerator
 from tlm_repro.training.saving import Saver
@@ -191,7 +192,7 @@ class Trainer:
                 row = self.row(self.update(), start)
                 if self.step in validated:
                     row["validation_loss"] = self.validate()
-                recorder.add(row)
+                recorder.add(MetricsRow.create(row))
                 overdue = time.monotonic() - self._saved_at >= self.execution.checkpoint_seconds
                 stopping = signals.received is not None or self.near_time_limit
                 stop, due, failed = self.any_process(stopping, overdue, self.saver.failed)
@@ -220,10 +221,10 @@ class Trainer:
             "loss": update.loss,
             "learning_rate": update.learning_rate,
             "grad_norm": update.grad_norm,
-            TIMING: speed,
+            "tokens_per_second": speed,
         }
         if (share := self.utilisation(tokens_per_second=speed).value) is not None:
-            row[MFU] = round(share, 4)
+            row["mfu"] = round(share, 4)
         if update.loss is None:
             row["skipped"] = True
         return row
