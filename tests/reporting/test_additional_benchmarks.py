@@ -11,12 +11,13 @@ from small_study import study
 
 from tlm_repro.config.loading import parse
 from tlm_repro.config.schema import AdditionalBenchmark
-from tlm_repro.reporting import formats
+from tlm_repro.records.view import ExperimentView
+from tlm_repro.reporting import formats, results
 from tlm_repro.reporting.evidence import Evidence
 from tlm_repro.reporting.exhibits.main import Main
 from tlm_repro.reporting.published import NOT_PUBLISHED
 from tlm_repro.reporting.registry import views
-from tlm_repro.spec.benchmarks import PAPER_TASKS
+from tlm_repro.spec.benchmarks import PAPER_TASKS, Benchmark
 from tlm_repro.spec.metrics import ACCURACIES
 from tlm_repro.study.grid import expand
 
@@ -71,3 +72,20 @@ def test_its_direction_shades_the_difference_from_uniform(evidence: Evidence, di
     sheet = Main().sheet(frame)
     rows = (sheet.text["Allocation"] == "tapered") & (sheet.text["Source"] == "ours")
     assert set(sheet.tones.loc[rows, benchmark.heading]) == {tone}
+
+
+def test_a_benchmark_whose_lower_values_are_better_is_shaded_by_that():
+    rows, cells = [], []
+    for label, value in {"uniform": 2.0, "tapered": 1.0}.items():
+        place = {"architecture": "transformer", "scale": "toy", "seed": 0, "run": label, "allocation": label}
+        cells.append({**place, "label": label, "width": 64, "layers": 4})
+        rows.append({**place, "suite": "zero_shot", "metric": "arxiv", "value": value, "stderr": 0.01, "items": 9})
+    view = ExperimentView.model_validate({"experiment": "main", "toy": True, "config": "test", "cells": cells})
+    arxiv = Benchmark("arxiv", "arXiv", "pile_arxiv", "bits_per_byte", "lower")
+    found = Evidence(results.frames(rows, []), {"main": view}, benchmarks=(arxiv,))
+    frame = Main().table(found)
+    assert list(frame["arxiv"]) == [2.0, 1.0, -1.0]
+    sheet = Main().sheet(frame)
+    tapered = sheet.text["Allocation"] == "tapered"
+    assert list(sheet.tones.loc[tapered, "arXiv ↓"]) == ["better"]
+    assert list(sheet.text.loc[tapered, "arXiv ↓"]) == ["1.0000 ± 0.0100"]

@@ -16,23 +16,25 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_args
 
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.config.schema import Config
 from tlm_repro.errors import ConfigError
+from tlm_repro.records.evaluation import EVALUATIONS
 from tlm_repro.records.view import Cell, ExperimentView, Shapes, Shown, View
 from tlm_repro.reporting import exhibits as package
 from tlm_repro.reporting.evidence import Evidence, has_fields
 from tlm_repro.reporting.exhibit import Exhibit
 from tlm_repro.reporting.lazy import pd
 from tlm_repro.reporting.sheets import Sheet
-from tlm_repro.study.grid import Grid, Suite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from tlm_repro.config.schema import Config
+    from tlm_repro.study.grid import Grid
+
 RESERVED = ("claims", "report", "views")  # other files of results/views, and the job that writes them
 NAME = re.compile(r"[a-z0-9_.-]+")
 EXPERIMENTS = get_args(ExperimentView.model_fields["experiment"].annotation)
-SUITES = tuple(get_args(suite.model_fields["suite"].annotation)[0] for suite in get_args(Suite))
+SUITES = tuple(EVALUATIONS)
 
 
 @cache
