@@ -12,7 +12,7 @@ from tlm_repro.workflow import clear_incomplete_marks
 
 
 def load_grid():
-    """The grid, and the same with what its tables and figures show, name → exhibit and name → view."""
+    """The grid, the part of it that is rendered, and of that part name → exhibit and name → view."""
     source = ", ".join(str(path) for path in workflow.configfiles)
     try:
         for path in workflow.configfiles:
@@ -39,12 +39,12 @@ if LEFT_OUT:
         f"Left out: the layer novelty of {len(LEFT_OUT)} evaluated runs whose models aren't here. `dvc pull novelty` "
         "brings it if it's published; `snakemake novelty` trains them again."
     )
-# All forms of each: a job that was killed between two of them is missing one.
-TABLE_NAMES = [name for name, exhibit in EXHIBITS.items() if exhibit.shown.table]
-FIGURE_NAMES = [name for name, exhibit in EXHIBITS.items() if exhibit.shown.figure]
-TABLES = [f"results/tables/{name}.{form}" for name in TABLE_NAMES for form in ("csv", "md", "tex")]
-FIGURES = [f"results/figures/{name}.{form}" for name in FIGURE_NAMES for form in ("svg", "pdf", "png")]
 VIEW_FILES = {name: f"results/views/{file_name(name, view)}" for name, view in VIEWS.items()}
+TABLE_VIEWS = {name: VIEW_FILES[name] for name, exhibit in EXHIBITS.items() if exhibit.shown.table}
+FIGURE_VIEWS = {name: VIEW_FILES[name] for name, exhibit in EXHIBITS.items() if exhibit.shown.figure}
+# All forms of each: a job that was killed between two of them is missing one.
+TABLES = [f"results/tables/{name}.{form}" for name in TABLE_VIEWS for form in ("csv", "md", "tex")]
+FIGURES = [f"results/figures/{name}.{form}" for name in FIGURE_VIEWS for form in ("svg", "pdf", "png")]
 
 
 wildcard_constraints:
@@ -58,20 +58,20 @@ wildcard_constraints:
     exhibit=r"[a-z0-9_.-]+",
 
 
-def known(things, kind, name):
-    """The grid's entry, or an error that a user can act on: Snakemake would only say that a key is missing."""
+def look_up(things, kind, name):
+    """An entry of the grid. Raises WorkflowError with all names: Snakemake would only say that a key is missing."""
     if name not in things:
         raise WorkflowError(f"this configuration has no {kind} '{name}'; it has {', '.join(things) or 'none'}")
     return things[name]
 
 
 def data_spec(wildcards):
-    known({GRID.data.name: GRID.data}, "data set", wildcards.data)
+    look_up({GRID.data.name: GRID.data}, "data set", wildcards.data)
     return GRID.data.to_json()
 
 
 def token_parts(wildcards):
-    """The records of the jobs that share the tokenising; nothing where one job does all."""
+    """The records of the jobs that share the tokenising; none where one job does all."""
     jobs = GRID.config.data.jobs
     folder = f"results/data/{wildcards.data}/parts"
     return [f"{folder}/job-{job}-of-{jobs}.json" for job in range(jobs)] if jobs > 1 else []
@@ -82,11 +82,11 @@ def data_folder(wildcards):
 
 
 def run_spec(wildcards):
-    return known(GRID.runs, "run", wildcards.run).to_json()
+    return look_up(GRID.runs, "run", wildcards.run).to_json()
 
 
 def run_execution(wildcards):
-    return GRID.config.execution(known(GRID.runs, "run", wildcards.run).labels.scale)
+    return GRID.config.execution(look_up(GRID.runs, "run", wildcards.run).labels.scale)
 
 
 def execution_json(wildcards):
@@ -107,13 +107,13 @@ def gpu_request(wildcards):
 
 
 def suite_spec(wildcards):
-    suites = known(GRID.suites, "run", wildcards.run)
-    return known(suites, "evaluation", wildcards.evaluation).to_json()
+    suites = look_up(GRID.suites, "run", wildcards.run)
+    return look_up(suites, "evaluation", wildcards.evaluation).to_json()
 
 
 def benchmarks_option(wildcards):
-    """The folder and the files of items that an evaluation reads; nothing for other sources and suites."""
-    spec = known(known(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
+    """The folder and the files of items that an evaluation reads; none for other sources and suites."""
+    spec = look_up(look_up(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
     if spec.suite != "zero_shot":
         return ""
     benchmarks = GRID.config.evaluation.zero_shot
@@ -123,12 +123,12 @@ def benchmarks_option(wildcards):
 
 
 def samples_spec(wildcards):
-    return known(GRID.samples, "set of needle samples", wildcards.samples).to_json()
+    return look_up(GRID.samples, "set of needle samples", wildcards.samples).to_json()
 
 
 def samples_manifest(wildcards):
-    """The samples that an evaluation of needles in a haystack reads; nothing for other suites and generators."""
-    spec = known(known(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
+    """The samples that an evaluation of needles in a haystack reads; none for other suites and generators."""
+    spec = look_up(look_up(GRID.suites, "run", wildcards.run), "evaluation", wildcards.evaluation)
     if getattr(spec, "generator", None) != "own":
         return []
     return [f"results/needles/{spec.samples.name}/manifest.json"]
@@ -139,18 +139,18 @@ def samples_option(wildcards):
 
 
 def novelty_spec(wildcards):
-    return known(GRID.novelty, "novelty measurement", wildcards.measurement).spec.to_json()
+    return look_up(GRID.novelty, "novelty measurement", wildcards.measurement).spec.to_json()
 
 
 def novelty_model(wildcards):
-    """The manifest of the run that is measured; nothing for an external model."""
-    run = known(GRID.novelty, "novelty measurement", wildcards.measurement).run
+    """The manifest of the run that is measured; none for an external model."""
+    run = look_up(GRID.novelty, "novelty measurement", wildcards.measurement).run
     return [f"results/models/{run}/manifest.json"] if run else []
 
 
 def novelty_data(wildcards):
-    """The data set's manifest where its held-out documents are read; nothing for another text."""
-    return [DATA_MANIFEST] if known(GRID.novelty, "novelty measurement", wildcards.measurement).spec.data else []
+    """The data set's manifest where its held-out documents are read; none for another text."""
+    return [DATA_MANIFEST] if look_up(GRID.novelty, "novelty measurement", wildcards.measurement).spec.data else []
 
 
 def novelty_data_option(wildcards):
@@ -162,16 +162,16 @@ def novelty_model_option(wildcards):
 
 
 def table_view(wildcards):
-    return VIEW_FILES[known(dict.fromkeys(TABLE_NAMES, wildcards.exhibit), "table", wildcards.exhibit)]
+    return look_up(TABLE_VIEWS, "table", wildcards.exhibit)
 
 
 def figure_view(wildcards):
-    return VIEW_FILES[known(dict.fromkeys(FIGURE_NAMES, wildcards.exhibit), "figure", wildcards.exhibit)]
+    return look_up(FIGURE_VIEWS, "figure", wildcards.exhibit)
 
 
 def exhibit_files(wildcards):
     """The results that an exhibit shows, and the file of your own that it is declared in."""
-    exhibit = known(EXHIBITS, "exhibit", wildcards.exhibit)
+    exhibit = look_up(EXHIBITS, "exhibit", wildcards.exhibit)
     return [*VIEWS[wildcards.exhibit].files, *([exhibit.shown.file] if exhibit.shown.file else [])]
 
 

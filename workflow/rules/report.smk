@@ -1,5 +1,6 @@
-# Each command is given a view: which cells to show and which files to read, however many there are.
-# They are one job, and not ancient to those that show them: where it must run, Snakemake would plan nothing behind it.
+# Each command takes a view: the cells to show and the files to read. A command line has no room for those of many seeds.
+# One job writes all views. They aren't ancient() to the rules below: where that job has to run, Snakemake would plan
+# nothing downstream of it.
 rule views:
     output:
         list(VIEW_FILES.values()),

@@ -103,7 +103,7 @@ def claims(
         config, toy = content.config, content.toy
         judged = ledger.judge(Evidence.load(content))
     else:
-        raise ConfigError("nothing to judge. Pass --view results/views/claims-*.json, or --published")
+        raise ConfigError("claims: no results. Pass --view results/views/claims-*.json, or --published")
     if out is not None:
         ledger.write(judged, out.parent, config=config, toy=toy)
     elif as_json:
@@ -172,9 +172,9 @@ def _links(tables: Iterable[str], figures: Iterable[str], forms: Collection[str]
     """Title → path beside the report, of the given forms of each table and figure, and of the claims."""
     links = {
         f"{kind} {name}, {form}": f"{kind}s/{name}.{form}"
-        for kind, names, known in (("table", tables, TABLE_FORMS), ("figure", figures, FIGURE_FORMS))
+        for kind, names, all_forms in (("table", tables, TABLE_FORMS), ("figure", figures, FIGURE_FORMS))
         for name in names
-        for form in known
+        for form in all_forms
         if form in forms
     }
     return links | {"claims, json": "claims.json", "claims, md": "claims.md"}

@@ -95,7 +95,7 @@ def sheet(name: str, frame: pd.DataFrame) -> sheets.Sheet:
     rows: list[dict[str, tuple[str, sheets.Tone]]] = []
     for row in frame.to_dict(orient="records"):
         both = row["architecture"] == ALL
-        known, time = row["timed"], f"{row['training_s'] / seconds:,.1f}"
+        timed, time = row["timed"], f"{row['training_s'] / seconds:,.1f}"
         energy = f"{row['energy_kwh']:,.3g}" if row["energy_kwh"] < 100 else f"{row['energy_kwh']:,.0f}"
         texts: dict[str, str] = {
             "Architecture": ALL if both else architecture_title(row["architecture"]),
@@ -105,7 +105,7 @@ def sheet(name: str, frame: pd.DataFrame) -> sheets.Sheet:
             "Training tokens": f"{row['tokens']:,}",
             "FLOPs a run": "" if both else span(row["flops_low"], row["flops_high"], "{:.2e}".format),
             "FLOPs": f"{row['flops']:.2e}",
-            f"Training ({unit})": partly(time, known, row["runs"], NOT_RECORDED),
+            f"Training ({unit})": partly(time, timed, row["runs"], NOT_RECORDED),
             f"Evaluation ({unit})": f"{row['evaluation_s'] / seconds:,.1f}",
             "Trained on": row["devices"] or NOT_RECORDED,
             "Energy (kWh)": partly(energy, row["estimated"], row["runs"], NOT_ESTIMATED),
@@ -126,8 +126,8 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
     return show(low) if show(low) == show(high) else f"{show(low)}–{show(high)}"
 
 
-def partly(text: str, known: int, runs: int, missing: str) -> str:
-    """The sum over the runs where it is known, saying how many those are unless it is all."""
-    if not known:
+def partly(text: str, covered: int, runs: int, missing: str) -> str:
+    """A sum over `covered` of the runs, with their number unless it is all."""
+    if not covered:
         return missing
-    return text if known == runs else f"{text} ({known} of {runs} runs)"
+    return text if covered == runs else f"{text} ({covered} of {runs} runs)"

@@ -1,4 +1,4 @@
-"""The exhibits of a configuration: found by themselves, checked, and each with the view that says what it reads."""
+"""The registry of exhibits: discovers their classes, checks them, and writes the view of each."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def problems(cls: type[Exhibit]) -> Iterator[str]:
         cls.caption.format(**dict.fromkeys(fields, ""))
     except (KeyError, IndexError, ValueError) as error:
         yield f"caption has a field that name hasn't ({error!r}). Double braces that are meant as text"
-    for attribute, known in (("experiments", EXPERIMENTS), ("suites", SUITES)):
+    for attribute, allowed in (("experiments", EXPERIMENTS), ("suites", SUITES)):
         values = getattr(cls, attribute)
-        if not isinstance(values, tuple) or not set(values) <= set(known):
-            yield f"{attribute} is {values!r}. Give a tuple of {', '.join(known)}"
+        if not isinstance(values, tuple) or not set(values) <= set(allowed):
+            yield f"{attribute} is {values!r}. Give a tuple of {', '.join(allowed)}"
             return
     if fields and not cls.experiments:
         yield "a name with fields needs cells. Name experiments"

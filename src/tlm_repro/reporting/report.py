@@ -142,8 +142,8 @@ def inline_svg(figure: Figure) -> str:
         for child in parent.findall(f"{{{SVG}}}metadata"):
             parent.remove(child)
     root.attrib.pop("id", None)
-    found = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
-    ids = {old: f"{figure.name}-{index}" for index, old in enumerate(dict.fromkeys(found), start=1)}
+    originals = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+    ids = {old: f"{figure.name}-{index}" for index, old in enumerate(dict.fromkeys(originals), start=1)}
     for element in root.iter():
         renamed(element, ids, figure.name)
     root.attrib |= {"id": figure.name, "role": "img", "aria-label": figure.caption}

@@ -112,9 +112,9 @@ def collect(evaluations: Mapping[Path, Evaluation]) -> Results:
             external += external_rows(evaluation)
             continue
         facts = evaluation.model.model_dump()
-        first, known = models.setdefault(run.id, (path, facts))
-        if known != facts:
-            changed = next(name for name in FACTS if known[name] != facts[name])
+        first, earlier = models.setdefault(run.id, (path, facts))
+        if earlier != facts:
+            changed = next(name for name in FACTS if earlier[name] != facts[name])
             raise ArtifactError(
                 f"{path} and {first} disagree on '{changed}' of run {run.id}: delete both and evaluate the run again"
             )

@@ -1,4 +1,4 @@
-"""The tapers of Table 1, known from the numbers of their cells: curve, ratio, and whether anything else differs."""
+"""The tapers of Table 1, recognised by the numbers of their cells: curve, ratio and other parameters."""
 
 from __future__ import annotations
 

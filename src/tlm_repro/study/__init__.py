@@ -1,1 +1,1 @@
-"""The study: axes, grid of runs, views. No torch here."""
+"""The study: axes and grid of runs. No torch here."""

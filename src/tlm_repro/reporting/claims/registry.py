@@ -97,7 +97,7 @@ ENTRIES = (
 
 
 def judge(evidence: Evidence) -> list[Claim]:
-    """The ten claims in order. What isn't measured gives "not run"; nothing is raised for it."""
+    """The ten claims in order. What isn't measured gives "not run" and raises no error."""
     return [judged(entry, evidence) for entry in ENTRIES]
 
 

@@ -28,11 +28,11 @@ def ladder(results: Results, names: Sequence[str], cells: Mapping[str, Cells]) -
     """Compares neighbours in validation loss, `names` in claimed order, best first; empty when any is missing."""
     if any(name not in cells for name in names):
         return []
-    found = [
+    comparisons = [
         compare(results, "val_loss", f"{worse} − {better}", cells[better], cells[worse])
         for better, worse in pairwise(names)
     ]
-    return [] if None in found else [comparison for comparison in found if comparison is not None]
+    return [] if None in comparisons else [comparison for comparison in comparisons if comparison is not None]
 
 
 def perplexity(results: Results, cells: Cells) -> str:
@@ -47,9 +47,9 @@ def thirds(evidence: Evidence) -> Outcome:
     order = ("wider-early", "uniform", "wider-middle", "wider-late")
     comparisons, values = [], []
     for cells in view.groups().values():
-        found = ladder(evidence.results, order, cells)
-        comparisons += found
-        if found:
+        steps = ladder(evidence.results, order, cells)
+        comparisons += steps
+        if steps:
             values.append(", ".join(f"{name} {perplexity(evidence.results, cells[name])}" for name in order))
     if not comparisons:
         return not_run("The four allocations of Figure 2 aren't all evaluated.")
@@ -73,9 +73,9 @@ def order_of_schedules(evidence: Evidence) -> Outcome:
     for cells in sweeps(evidence):
         for start in sorted({ratio for _, ratio in cells}):
             at_ratio = {f"{name} {start}": cells[name, start] for name in CURVE_NAMES if (name, start) in cells}
-            found = ladder(evidence.results, [f"{name} {start}" for name in CURVE_NAMES], at_ratio)
-            comparisons += found
-            ratios |= {start} if found else set()
+            steps = ladder(evidence.results, [f"{name} {start}" for name in CURVE_NAMES], at_ratio)
+            comparisons += steps
+            ratios |= {start} if steps else set()
     if not comparisons:
         return not_run("No width ratio of the sweep has all three schedules evaluated.")
     agreeing = sum(comparison.effect.mean > 0 for comparison in comparisons)
@@ -87,15 +87,16 @@ def worst_against_best(evidence: Evidence) -> Outcome:
     """Claim 3 (Table 1): the worst cosine has a lower validation loss than the best linear."""
     comparisons, values, ratios = [], [], set[float]()
     for cells in sweeps(evidence):
-        losses = {key: mean("val_loss", evidence.results.seeds(found, "val_loss")).mean for key, found in cells.items()}
+        measured = {key: evidence.results.seeds(chosen, "val_loss") for key, chosen in cells.items()}
+        losses = {key: mean("val_loss", seeds).mean for key, seeds in measured.items()}
         cosine, linear = ([key for key in losses if key[0] == name] for name in ("cosine", "linear"))
         if not cosine or not linear:
             continue
         worst, best = max(cosine, key=lambda key: losses[key]), min(linear, key=lambda key: losses[key])
         name = f"linear {best[1]} − cosine {worst[1]}"
-        found = compare(evidence.results, "val_loss", name, cells[worst], cells[best])
-        if found:
-            comparisons.append(found)
+        comparison = compare(evidence.results, "val_loss", name, cells[worst], cells[best])
+        if comparison:
+            comparisons.append(comparison)
             ratios |= {start for _, start in (*cosine, *linear)}
             values.append(
                 f"cosine's worst {perplexity(evidence.results, cells[worst])} (at {worst[1]}), "
@@ -116,9 +117,9 @@ def u_shape(evidence: Evidence) -> Outcome:
         for low, high in pairwise(starts):
             better, worse = (high, low) if high <= BEST_RATIO else (low, high)
             pair = cells["cosine", better], cells["cosine", worse]
-            found = compare(evidence.results, "val_loss", f"cosine {worse} − cosine {better}", *pair)
-            if found:
-                comparisons.append(found)
+            comparison = compare(evidence.results, "val_loss", f"cosine {worse} − cosine {better}", *pair)
+            if comparison:
+                comparisons.append(comparison)
         ratios |= set(starts)
         values.append(
             ", ".join(f"{perplexity(evidence.results, cells['cosine', start])} at {start}" for start in starts)
@@ -131,7 +132,7 @@ def u_shape(evidence: Evidence) -> Outcome:
 def main_pairs(evidence: Evidence, metric: str, coverage: float = LEVEL) -> dict[tuple[str, str], Comparison]:
     """(architecture, scale) → tapered against uniform, positive when tapered is better; `coverage` of the intervals."""
     view = evidence.views.get("main")
-    found: dict[tuple[str, str], Comparison] = {}
+    compared: dict[tuple[str, str], Comparison] = {}
     for (architecture, scale), labels in (view.groups() if view else {}).items():
         if "uniform" not in labels or "tapered" not in labels:
             continue
@@ -140,22 +141,22 @@ def main_pairs(evidence: Evidence, metric: str, coverage: float = LEVEL) -> dict
         better, worse = (tapered, uniform) if unit == "points" else (uniform, tapered)
         effect = difference(metric, better, worse, coverage)
         if effect is not None:
-            found[architecture, scale] = Comparison(f"{architecture} {scale}", effect, unit)
-    return found
+            compared[architecture, scale] = Comparison(f"{architecture} {scale}", effect, unit)
+    return compared
 
 
 def pairs(evidence: Evidence, metric: str, title: str, exception: tuple[str, str] | None = None) -> Outcome:
     """Claims 5 to 7 (Table 2): tapered is better than uniform in every pair, but for the paper's one exception."""
-    found = main_pairs(evidence, metric)
-    if not found:
+    compared = main_pairs(evidence, metric)
+    if not compared:
         return not_run(f"No pair of experiment 'main' has {title} for both its uniform and its tapered run.")
-    comparisons = list(found.values())
-    allowed = int(exception is not None and (len(found) >= PAIRS or exception in found))
+    comparisons = list(compared.values())
+    allowed = int(exception is not None and (len(compared) >= PAIRS or exception in compared))
     better = sum(comparison.effect.mean > 0 for comparison in comparisons)
     effect = fmean(comparison.effect.mean for comparison in comparisons)
-    value = f"{better} of {len(found)} pairs improve, mean gain {effect:+.3f} {comparisons[0].unit}"
+    value = f"{better} of {len(compared)} pairs improve, mean gain {effect:+.3f} {comparisons[0].unit}"
     return outcome(
-        comparisons, value, f"{len(found)} of the paper's {PAIRS} pairs were run" * (len(found) < PAIRS), allowed
+        comparisons, value, f"{len(compared)} of the paper's {PAIRS} pairs were run" * (len(compared) < PAIRS), allowed
     )
 
 
@@ -177,13 +178,13 @@ def wikitext(evidence: Evidence) -> Outcome:
 def needle_cells(evidence: Evidence, coverage: float = LEVEL) -> list[tuple[float, Comparison]]:
     """(mean score of the pair in percent, tapered − uniform in points) of each needle metric and pair."""
     groups = evidence.views["main"].groups() if "main" in evidence.views else {}
-    found: list[tuple[float, Comparison]] = []
+    compared: list[tuple[float, Comparison]] = []
     for metric in sorted({name for name in evidence.results.metrics["metric"] if name.startswith(NEEDLES)}):
         for key, comparison in main_pairs(evidence, metric, coverage).items():
             both = [mean(metric, evidence.results.seeds(groups[key][name], metric)) for name in ("uniform", "tapered")]
             named = Comparison(f"{comparison.name} {metric}", comparison.effect, comparison.unit)
-            found.append((round(fmean(score.mean for score in both), 6), named))
-    return found
+            compared.append((round(fmean(score.mean for score in both), 6), named))
+    return compared
 
 
 def needle(evidence: Evidence) -> Outcome:
@@ -194,24 +195,24 @@ def needle(evidence: Evidence) -> Outcome:
     below the median of the different mean scores of the pairs (Oldham 1962): by the uniform score alone, its noise
     would pass for gain.
     """
-    found = needle_cells(evidence)
-    if not found:
+    compared = needle_cells(evidence)
+    if not compared:
         return not_run("No pair has needle-in-a-haystack scores for both its uniform and its tapered run.")
-    together = needle_cells(evidence, 1 - (1 - LEVEL) / len(found))
+    together = needle_cells(evidence, 1 - (1 - LEVEL) / len(compared))
     against = [comparison for _, comparison in together if comparison.effect.sign < 0]
-    coverage = f"{len(against)} of {len(found)} cells get clearly worse, judged together"
-    middle = median({score for score, _ in found})
-    low = [comparison for score, comparison in found if score < middle]
-    high = [comparison for score, comparison in found if score >= middle]
+    coverage = f"{len(against)} of {len(compared)} cells get clearly worse, judged together"
+    middle = median({score for score, _ in compared})
+    low = [comparison for score, comparison in compared if score < middle]
+    high = [comparison for score, comparison in compared if score >= middle]
     if not low and not against:
         reason = "No cell gets clearly worse, but all pairs score alike, so that none of them is low beside others."
-        return Outcome("inconclusive", f"{middle:.1f} % in all {len(found)} cells", "—", reason)
+        return Outcome("inconclusive", f"{middle:.1f} % in all {len(compared)} cells", "—", reason)
     if not low:
-        return outcome(against, f"{middle:.1f} % in all {len(found)} cells", coverage)
+        return outcome(against, f"{middle:.1f} % in all {len(compared)} cells", coverage)
     gains = [fmean(comparison.effect.mean for comparison in half) for half in (low, high)]
     stderr = math.hypot(*(math.hypot(*(c.effect.stderr for c in half)) / len(half) for half in (low, high)))
-    some = found[0][1].effect
-    contrast = normal_interval(gains[0] - gains[1], stderr, some.seeds, some.basis)
+    first = compared[0][1].effect
+    contrast = normal_interval(gains[0] - gains[1], stderr, first.seeds, first.basis)
     value = f"mean gain {gains[0]:+.1f} points in the {len(low)} low cells, {gains[1]:+.1f} in the {len(high)} others"
     comparisons = [*against, Comparison("gain in low cells − gain in others", contrast, "points")]
     return outcome(comparisons, value, coverage)
@@ -220,18 +221,19 @@ def needle(evidence: Evidence) -> Outcome:
 def novelty(evidence: Evidence) -> Outcome:
     """Claim 9 (Figure 4): in each GPT-2 size ρ_block and ρ_MLP grow with depth, ρ_MLP more tightly.
 
-    Other pretrained models are told of, and decide nothing: the claim isn't about them.
+    Other pretrained models are reported but don't affect the verdict: the claim isn't about them.
     """
     comparisons, values = [], []
-    external = [found for found in evidence.novelty if found.model.run is None]
-    for found in external:
-        block, mlp, tighter = correlations(found)
+    external = [measured for measured in evidence.novelty if measured.model.run is None]
+    for measured in external:
+        block, mlp, tighter = correlations(measured)
         if block is None or mlp is None or tighter is None:
             continue
-        if is_gpt2(found):
+        if is_gpt2(measured):
             for title, effect in (("r_block", block), ("r_MLP", mlp), ("r_MLP − r_block", tighter)):
-                comparisons.append(Comparison(f"{found.model.name} {title}", effect, "(r)"))
-        values.append(f"{found.model.name}: r_MLP {mlp.mean:.2f}, r_block {block.mean:.2f} ({found.tokens:,} tokens)")
+                comparisons.append(Comparison(f"{measured.model.name} {title}", effect, "(r)"))
+        strengths = f"r_MLP {mlp.mean:.2f}, r_block {block.mean:.2f}"
+        values.append(f"{measured.model.name}: {strengths} ({measured.tokens:,} tokens)")
     if not comparisons:
         reason = "None of the paper's models (GPT-2) was measured; other models and runs of ours don't count here."
         return Outcome("not run", "; ".join(values) or "—", "—", reason)
@@ -242,8 +244,8 @@ def novelty(evidence: Evidence) -> Outcome:
     return outcome(comparisons, "; ".join(values), coverage)
 
 
-def is_gpt2(found: Novelty) -> bool:
-    return "gpt2" in found.model.name.lower().replace("-", "")
+def is_gpt2(measured: Novelty) -> bool:
+    return "gpt2" in measured.model.name.lower().replace("-", "")
 
 
 def equal_budgets(evidence: Evidence) -> Outcome:
@@ -252,13 +254,13 @@ def equal_budgets(evidence: Evidence) -> Outcome:
     pairs, different = 0, []
     for view in (evidence.views[name] for name in PAPER_EXPERIMENTS if name in evidence.views):
         for (architecture, scale), labels in view.groups().items():
-            known = [
+            evaluated = [
                 (label, cell.run) for label, cells in labels.items() for cell in cells.values() if cell.run in facts
             ]
-            uniform = [run for label, run in known if label == "uniform"]
+            uniform = [run for label, run in evaluated if label == "uniform"]
             if not uniform:
                 continue
-            for label, run in known:
+            for label, run in evaluated:
                 pairs += label != "uniform"
                 for fact in ("parameters", "forward_flops", "training_flops"):
                     ours, twin = facts[run][fact], facts[uniform[0]][fact]

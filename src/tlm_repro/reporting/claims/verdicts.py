@@ -1,8 +1,8 @@
 """A verdict: comparisons whose effect is positive when a claim holds, counted and put into words.
 
 A claim holds where each of its comparisons is clearly as it says: each interval excludes zero, and since all must,
-none of them needs a correction. It doesn't hold where one is clearly the other way, and of many comparisons some are by
-chance: there all are judged together, by Holm's method.
+none of them needs a correction. It doesn't hold where one is clearly the other way. Of many comparisons a few are that
+by chance, so there all are judged together, by Holm's method.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""One file an exhibit: its class is found by itself (`reporting.registry`), its contract is `reporting.exhibit`."""
+"""One file an exhibit. `reporting.exhibit` states the contract of its class; `reporting.registry` discovers it."""

@@ -53,8 +53,8 @@ def draw(shapes: Shapes) -> Figure:
         f"Schedules at {at_main}": {name: line(name, *MAIN_RATIO) for name in CURVE_NAMES},
         "Cosine at five ratios": {f"{start:g}/{end:g}": line("cosine", start, end) for start, end in RATIOS},
     }
-    known = ("uniform", *CURVE_NAMES)
-    others = {name: sizes for name, sizes in shapes.widths.items() if shapes.curves.get(name, name) not in known}
+    of_table_1 = ("uniform", *CURVE_NAMES)
+    others = {name: sizes for name, sizes in shapes.widths.items() if shapes.curves.get(name, name) not in of_table_1}
     if others:
         panels["Other allocations here"] = others
     with theme():

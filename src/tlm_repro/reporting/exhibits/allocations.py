@@ -116,8 +116,8 @@ def draw(frame: pd.DataFrame) -> Figure:
 
 def facts(results: Results, cells: Cells, uniform: Cells) -> dict[str, Any]:
     """Exact counts of the runs of `cells`, which differ in their seed alone, beside those of the uniform ones."""
-    known = results.models.to_dict(orient="index")
-    ours, theirs = (known[next(iter(found.values())).run] for found in (cells, uniform))
+    models = results.models.to_dict(orient="index")
+    ours, theirs = (models[next(iter(chosen.values())).run] for chosen in (cells, uniform))
     widths = tuple(ours["intermediate_sizes"])
     return {
         "width": sum(widths) // len(widths),

@@ -75,12 +75,13 @@ class Main(Exhibit):
         for _, group in frame.groupby(["architecture", "scale"], sort=False):
             records = [dict(zip(frame.columns, row, strict=True)) for row in group.itertuples(index=False)]
             changes = {row["label"]: row for row in records if row["quantity"] == "difference"}
-            known = any(not is_missing(row[f"published_{metric}"]) for row in records for metric in MAIN_METRICS)
+            published = [row[f"published_{metric}"] for row in records for metric in MAIN_METRICS]
+            has_published = not all(is_missing(value) for value in published)
             for row in records:
                 rows.append(main_cells(row, changes.get(row["label"]), "ours", columns))
-                if known:
+                if has_published:
                     rows.append(main_cells(row, changes.get(row["label"]), "paper", columns))
-            if not known:
+            if not has_published:
                 absent: tuple[str, Tone] = (NOT_PUBLISHED, "")
                 rows.append(head(records[0], "all rows", "paper") | {column.heading: absent for column in columns})
         units = "Difference: tapered − uniform, perplexities in nats (logarithm of their ratio), accuracies in points."
@@ -101,10 +102,10 @@ def main_row(
     view: ExperimentView,
 ) -> dict[str, Any]:
     cell = next(iter(cells.values()))
-    known = next((estimate for estimate in estimates.values() if estimate.seeds), NOT_MEASURED)
+    measured = next((estimate for estimate in estimates.values() if estimate.seeds), NOT_MEASURED)
     row: dict[str, Any] = {"architecture": cell.architecture, "scale": cell.scale, "label": label}
     row |= {"allocation": cell.allocation, "quantity": quantity, "toy": view.toy}
-    row |= {"seeds": known.seeds, "basis": known.basis}
+    row |= {"seeds": measured.seeds, "basis": measured.basis}
     for benchmark, estimate in estimates.items():
         value, stderr = estimate.mean, estimate.stderr
         if quantity == "level":

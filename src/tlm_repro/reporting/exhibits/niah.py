@@ -170,10 +170,10 @@ def needle_row(
 ) -> dict[str, Any]:
     """A row of the table; the published columns are empty, since Table 3's values aren't published in usable form."""
     cell = next(iter(cells.values()))
-    known = next((estimate for estimate in estimates.values() if estimate.seeds), None)
+    measured = next((estimate for estimate in estimates.values() if estimate.seeds), None)
     line: dict[str, Any] = {"architecture": cell.architecture, "scale": cell.scale, "label": cell.label}
     line |= {"allocation": cell.allocation, "quantity": quantity, "toy": view.toy}
-    line |= {"seeds": known.seeds, "basis": known.basis} if known else {"seeds": 0, "basis": "unknown"}
+    line |= {"seeds": measured.seeds, "basis": measured.basis} if measured else {"seeds": 0, "basis": "unknown"}
     for item, estimate in estimates.items():
         samples = [measurement.items for measurement in results.seeds(cells, item.name).values()]
         low, high = estimate.interval
@@ -203,8 +203,8 @@ def by_depth(records: Sequence[NeedleEvaluation], view: ExperimentView) -> pd.Da
     file.
     """
     cells = {cell.run: cell for cell in view.cells}
-    known = [(cells[file.run.id], file.details.needles) for file in records if file.run and file.run.id in cells]
-    for run in cells.keys() - {cell.run for cell, _ in known}:
+    measured = [(cells[file.run.id], file.details.needles) for file in records if file.run and file.run.id in cells]
+    for run in cells.keys() - {cell.run for cell, _ in measured}:
         raise ArtifactError(f"no file holds the needles of run {run}: pass its results/evaluations/{run}/niah-*.json")
     rows = [
         {
@@ -212,7 +212,7 @@ def by_depth(records: Sequence[NeedleEvaluation], view: ExperimentView) -> pd.Da
             **{"task": item.task, "length": item.length},
             **{"depth": place.depth, "found": place.found, "needed": place.needed},
         }
-        for cell, needles in sorted(known, key=lambda one: one[0].label != "uniform")
+        for cell, needles in sorted(measured, key=lambda one: one[0].label != "uniform")
         for item in metrics(needles)
         for place in needles[item.name]
     ]
@@ -264,9 +264,9 @@ def draw(table: pd.DataFrame, *, training: float, toy: bool, conditions: Sequenc
         missing = False
         for (label, task), axes in zip(product(labels, tasks), grid.flat, strict=True):
             chosen = rows[(rows["label"] == label) & (rows["task"] == task)]
-            found, needed = (counts(chosen, column, places, lengths) for column in ("found", "needed"))
+            hits, needed = (counts(chosen, column, places, lengths) for column in ("found", "needed"))
             missing |= bool((needed == 0).any(axis=None))
-            panel(axes, found, needed, column=width / len(lengths))
+            panel(axes, hits, needed, column=width / len(lengths))
             axes.set_title(f"{task_title(task)}, {label}")
         for axes in grid[:, 0]:
             axes.set_ylabel("depth of the needle")
@@ -283,12 +283,12 @@ def draw(table: pd.DataFrame, *, training: float, toy: bool, conditions: Sequenc
     return figure
 
 
-def panel(axes: Axes, found: pd.DataFrame, needed: pd.DataFrame, *, column: float) -> None:
+def panel(axes: Axes, hits: pd.DataFrame, needed: pd.DataFrame, *, column: float) -> None:
     """One heat map; where there is room, in columns of `column` inches, each cell says `found/needed`."""
     import seaborn as sns
 
-    share = found / needed.where(needed > 0)
-    text = found.astype(str) + "/" + needed.astype(str)
+    share = hits / needed.where(needed > 0)
+    text = hits.astype(str) + "/" + needed.astype(str)
     widest = max((len(entry) for entry in text.to_numpy().flat), default=0)
     room = 72 * column > CHARACTER * widest + 4
     look: dict[str, Any] = {"annot": text, "fmt": "", "annot_kws": {"fontsize": 7}} if room else {}

@@ -68,7 +68,7 @@ class LayerNovelty(Exhibit):
     def sheet(self, frame: pd.DataFrame) -> Sheet:
         rows: list[dict[str, tuple[str, Tone]]] = []
         published = {"Paper r block": "published_r_block", "Paper r MLP": "published_r_mlp"}
-        known = published if frame[[*published.values()]].notna().to_numpy().any() else {}
+        shown = published if frame[[*published.values()]].notna().to_numpy().any() else {}
         for row in frame.to_dict(orient="records"):
             cells: dict[str, str] = {
                 "Model": row["model"],
@@ -77,7 +77,7 @@ class LayerNovelty(Exhibit):
                 "r block": with_interval(row, "block"),
                 "r MLP": with_interval(row, "mlp"),
                 "Layers in r (block, MLP)": f"{row['layers_block']}, {row['layers_mlp']}",
-                **{title: printed(row[column]) for title, column in known.items()},
+                **{title: printed(row[column]) for title, column in shown.items()},
                 "Late ρ block": number(row["late_block"], row["late_block_se"], 3, missing="none"),
                 "Late ρ MLP": number(row["late_mlp"], row["late_mlp_se"], 3, missing="none"),
                 "Late ‖MLP‖/‖h‖": number(

@@ -260,17 +260,17 @@ def pair_rows(results: Results, view: ExperimentView | None, toy: bool) -> list[
 def by_ratio(axes: Axes, results: Results, schedules: Sweep) -> None:
     """Points with 95 % intervals, the fitted curve, and a bar along the interval of its best ratio."""
     for place, (schedule, tapers) in enumerate(schedules.items()):
-        colour, known = PALETTE[place % len(PALETTE)], sorted(ratio for ratio in tapers if ratio != 1)
-        effects = [gain(results, tapers[1.0], tapers[ratio]) for ratio in known]
+        colour, starts = PALETTE[place % len(PALETTE)], sorted(ratio for ratio in tapers if ratio != 1)
+        effects = [gain(results, tapers[1.0], tapers[ratio]) for ratio in starts]
         means = [math.nan if effect is None else effect.mean for effect in effects]
         bars = [0.0 if effect is None or math.isnan(effect.half_width) else effect.half_width for effect in effects]
-        apart = np.array(known) + 0.012 * (place - 1)
+        apart = np.array(starts) + 0.012 * (place - 1)
         fitted = fit(losses(results, tapers))
         note = "" if fitted is None or fitted.minimum is None else f", best at {with_margin(fitted.minimum)}"
         look: dict[str, Any] = {"color": colour, "marker": MARKERS[place % len(MARKERS)], "linestyle": "none"}
         axes.errorbar(apart, means, yerr=bars, capsize=3, elinewidth=1, label=f"{schedule}{note}", **look)
         if fitted is not None:
-            ratios = np.linspace(1, max(known), 100)
+            ratios = np.linspace(1, max(starts), 100)
             level = mean("val_loss", results.seeds(tapers[1.0], "val_loss")).mean
             axes.plot(ratios, level - fitted.loss(ratios), color=colour, linewidth=1.2, alpha=0.8)
             if fitted.minimum is not None:
