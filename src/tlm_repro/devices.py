@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tlm_repro.artifacts.lock import open_lock
 from tlm_repro.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def default_device() -> str:
 def _lock_gpu(uuid: str) -> bool:
     """Tries to lock a GPU for this process; returns success. The kernel releases the lock when the process ends."""
     path = Path(tempfile.gettempdir()) / f"tlm-repro-{os.getuid()}-{uuid}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # never closed, which would release the lock
+    descriptor = open_lock(path, 0o600)  # never closed, which would release the lock
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

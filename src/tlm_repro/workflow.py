@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from tlm_repro.artifacts.lock import open_lock
 from tlm_repro.errors import TLMError
 
 
@@ -35,11 +36,12 @@ def run_alone(arguments: Sequence[str]) -> NoReturn:
     """Replaces this process with `snakemake` and `arguments`, in the current folder.
 
     Raises:
+        ArtifactError: the lock file is a symbolic link.
         WorkflowBusyError: another workflow started by this function is still running there.
     """
     state = Path(".snakemake")
     state.mkdir(exist_ok=True)
-    lock = os.open(state / "running", os.O_RDWR | os.O_CREAT, 0o666)
+    lock = open_lock(state / "running")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

