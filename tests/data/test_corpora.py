@@ -63,7 +63,7 @@ def test_links_of_a_package_lead_nowhere_else(tmp_path, monkeypatch):
     corpus = PackageCorpus(package="texts", version="1")
     assert pairs(corpus) == [("texts/own.txt", "own")]
     (site / "texts/link.txt").symlink_to(outside / "secret.txt")
-    with pytest.raises(DataError, match="link.txt, outside the package"):
+    with pytest.raises(DataError, match=r"link\.txt, outside the package"):
         next(documents(corpus))
 
 
