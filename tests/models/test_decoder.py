@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.architectures.registry import SHIPPED
 from tlm_repro.errors import ConfigError
 from tlm_repro.models import register
 from tlm_repro.models.hugging_face.configuration import TLMConfig
@@ -102,7 +102,7 @@ def test_logits_loss_and_gradients_are_those_of_llama(tokens, tied):
         torch.testing.assert_close(mine.weight.grad, yours.weight.grad, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SHIPPED)
 def test_a_later_token_never_moves_an_earlier_prediction(tokens, architecture):
     model = small(architecture).eval()
     changed = tokens.clone()
@@ -112,7 +112,7 @@ def test_a_later_token_never_moves_an_earlier_prediction(tokens, architecture):
     assert (before[:, 11:] - after[:, 11:]).abs().amax(dim=-1).min() > 1e-4
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SHIPPED)
 @pytest.mark.parametrize("steps", [[20], [12, 1, 1, 1, 5], [1] * 20])
 def test_any_split_through_the_cache_gives_the_same_logits(tokens, architecture, steps):
     model = small(architecture).eval()
@@ -129,7 +129,7 @@ def test_nothing_is_cached_unless_asked_for(tokens):
     assert small().eval()(tokens).cache is None
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SHIPPED)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_on_either_side_changes_no_real_prediction(tokens, architecture, side):
     model, junk = small(architecture).eval(), torch.full((2, 6), 7)
@@ -172,7 +172,7 @@ def test_training_never_holds_the_logits(tokens):
     assert small().train()(tokens).logits.shape == (2, 20, VOCABULARY)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SHIPPED)
 def test_the_loss_of_an_untrained_decoder_is_that_of_guessing(tokens, architecture):
     model = small(architecture, initializer_range=0.02)
     assert model(tokens, labels=tokens).loss.item() == pytest.approx(math.log(VOCABULARY), abs=0.05)
@@ -199,7 +199,7 @@ def test_a_layer_of_width_zero_has_no_mlp():
     assert [layer.mlp.up.weight.shape[0] for layer in layers if layer.mlp is not None] == [48, 16]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SHIPPED)
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_saved_decoder_comes_back_through_the_auto_classes(tmp_path, tokens, architecture, tied):
     register()

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.architectures.registry import SHIPPED, architecture
 from tlm_repro.artifacts.files import write_text
 from tlm_repro.config.schema import Config
 from tlm_repro.spec.base import Spec
@@ -29,10 +29,10 @@ and `evaluation.batch_size` say how things are run and aren't part of an id. Eve
 def schema() -> dict[str, Any]:
     """JSON schema of `Config`, for editors: `# yaml-language-server: $schema=workflow/schemas/config.schema.json`.
 
-    The keys of `architectures` come from the registry.
+    The keys of `architectures` are those of the shipped architectures.
     """
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
-    options = {name: _options(entry.options) for name, entry in ARCHITECTURES.items()}
+    options = {name: _options(architecture(name).options) for name in SHIPPED}
     document["properties"]["architectures"] |= {"properties": options, "additionalProperties": False}
     return document
 
@@ -51,9 +51,10 @@ def reference() -> str:
 
 
 def _architectures() -> str:
-    """The names and options that `architectures` can have, from the registry."""
+    """The names and options of the shipped architectures."""
     rows, sections = [], []
-    for name, entry in ARCHITECTURES.items():
+    for name in SHIPPED:
+        entry = architecture(name)
         node = _options(entry.options)
         rows.append(f"| `{name}` | {entry.title} | {'below' if node['properties'] else 'none'} |")
         if node["properties"]:

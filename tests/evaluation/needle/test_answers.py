@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.architectures.registry import SHIPPED
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.needle.answers import Question, batches, generate_answers
 from tlm_repro.models.hugging_face.configuration import TLMConfig
@@ -70,7 +70,7 @@ def slow_answer(model: Any, ids: list[int], tokenizer: Any) -> str:
     return tokenizer.decode(whole[len(ids) :])
 
 
-@pytest.mark.parametrize("name", [*ARCHITECTURES, "llama"])
+@pytest.mark.parametrize("name", [*SHIPPED, "llama"])
 @pytest.mark.parametrize(
     "how",
     [

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tlm_repro.architectures.registry import ARCHITECTURES
+from tlm_repro.architectures.registry import SHIPPED
 from tlm_repro.models.hugging_face.configuration import TLMConfig
 from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 
@@ -20,7 +20,7 @@ OPTIONS = {
 }
 CASES = [
     pytest.param(name, options, id=" ".join([name, *(value for value in options.values() if isinstance(value, str))]))
-    for name in ARCHITECTURES
+    for name in SHIPPED
     for options in OPTIONS.get(name, [{}])
 ]
 
