@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
+from manifests import write_model_manifest
+from products import TOKENS, product
 from small_study import study, study_grid
 
 from tlm_repro.config.loading import load, parse
@@ -14,6 +16,7 @@ from tlm_repro.overview.plan import Plan, check_assumptions, evaluation_flops, m
 from tlm_repro.overview.plan_document import left, render, to_json, totals
 from tlm_repro.spec.data import PackageCorpus
 from tlm_repro.spec.evaluation import NeedleSamplesSpec, NeedleSpec
+from tlm_repro.spec.run import RunSpec
 from tlm_repro.study.grid import Grid, expand
 
 ROOT = Path(__file__).parents[2]
@@ -146,17 +149,15 @@ def test_needles_are_one_pass_over_each_length_and_benchmarks_are_not_known(tiny
     assert {item.gpu_hours for item in unknown} == {None}
 
 
-def finish(results: Path, run: str, id: str | None = None) -> None:
-    folder = results / "models" / run
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"id": id or run, "summary": {}}))
+def finish(results: Path, run: str, spec: RunSpec) -> None:
+    write_model_manifest(results / "models" / run, spec)
 
 
 def test_what_is_done_is_left_out_of_what_is_left(tiny: Grid, tmp_path: Path):
     before = planned(tiny, tmp_path)
     first, second = tiny.runs
-    finish(tmp_path, first)
-    finish(tmp_path, second, id="another")
+    finish(tmp_path, first, tiny.runs[first])
+    finish(tmp_path, second, tiny.runs[first])
     (name,) = tiny.suites[first]
     scores = tmp_path / "evaluations" / first / f"{name}.json"
     scores.parent.mkdir(parents=True)
@@ -182,12 +183,9 @@ def test_the_parts_of_several_jobs_hold_the_tokens_twice():
 def test_tokens_on_disk_are_counted_as_they_are(tmp_path: Path):
     grid = study_grid()
     assert planned(grid, tmp_path).disk.tokens is None
-    folder = tmp_path / "data" / grid.data.name
-    folder.mkdir(parents=True)
-    summary = {"vocab_size": 1024, "train": {"tokens": 1000}, "validation": {"tokens": 24}}
-    (folder / "manifest.json").write_text(json.dumps({"id": grid.data.name, "summary": summary}))
+    product(tmp_path, grid.data)
     disk = planned(grid, tmp_path).disk
-    assert (disk.tokens, disk.tokens_measured) == (2048, True)
+    assert (disk.tokens, disk.tokens_measured) == (2 * 2 * TOKENS, True)
 
 
 @pytest.mark.parametrize(

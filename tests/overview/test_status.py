@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifests import write_model_manifest
 from small_study import STUDY, study_grid
 
 from tlm_repro.architectures.accounting import training_flops
@@ -221,8 +222,8 @@ def test_the_cause_is_our_own_message_or_the_tracebacks_last_line():
 
 def test_a_finished_run(site: Site):
     summary = {"final_loss": 5.25, "validation_loss": 5.5, "tokens_per_second": 2000.0}
-    manifest = {"id": site.run, "summary": summary, "device": "NVIDIA A100-SXM4-80GB"}
-    site.put(site.results / "models" / site.run / "manifest.json", json.dumps(manifest), 10)
+    folder = site.results / "models" / site.run
+    write_model_manifest(folder, site.spec, device="NVIDIA A100-SXM4-80GB", **summary)
     site.attempt(age=7200, device="NVIDIA A100-SXM4-80GB")
     site.log("tlm-repro: error: of a second attempt, after the product was there\n", age=5)
     (name, *_) = site.grid.suites[site.run]
@@ -235,7 +236,8 @@ def test_a_finished_run(site: Site):
 
 
 def test_another_runs_product_doesnt_finish_it(site: Site):
-    site.put(site.results / "models" / site.run / "manifest.json", json.dumps({"id": "x", "summary": {}}), 10)
+    other = next(spec for run, spec in site.grid.runs.items() if run != site.run)
+    write_model_manifest(site.results / "models" / site.run, other)
     assert site.status().state == "not started"
 
 
@@ -305,9 +307,8 @@ def test_the_command_looks_without_torch(tmp_path: Path):
 
 @pytest.mark.process
 def test_watching_ends_when_all_runs_are_finished(site: Site):
-    for run in site.grid.runs:
-        manifest = {"id": run, "summary": {}, "device": "cpu"}
-        site.put(site.results / "models" / run / "manifest.json", json.dumps(manifest), 10)
+    for run, spec in site.grid.runs.items():
+        write_model_manifest(site.results / "models" / run, spec)
     command = [sys.executable, "-m", "tlm_repro", "status", "--watch", "60", "--config", str(STUDY)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=site.root, timeout=60)
     assert done.returncode == 0

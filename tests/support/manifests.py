@@ -45,7 +45,7 @@ def model_summary(spec: RunSpec, **changes: Any) -> dict[str, Any]:
     return facts | changes
 
 
-def write_model_manifest(folder: Path, spec: RunSpec, **changes: Any) -> Path:
+def write_model_manifest(folder: Path, spec: RunSpec, *, device: str = "cpu", **changes: Any) -> Path:
     """The manifest of the run whose files lie in `folder`; files that a run has and `folder` lacks are written."""
     for name in ("spec.json", "metrics.jsonl", "model/config.json"):
         path = folder / name
@@ -54,4 +54,6 @@ def write_model_manifest(folder: Path, spec: RunSpec, **changes: Any) -> Path:
             path.write_text("{}\n")
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
     summary = model_summary(spec, **changes)
-    return write_manifest(folder, kind="model", id=spec.id, spec=spec.canonical(), summary=summary, files=files)
+    return write_manifest(
+        folder, kind="model", id=spec.id, spec=spec.canonical(), summary=summary, files=files, device=device
+    )

@@ -14,6 +14,7 @@ from tlm_repro.devices import Arithmetic, find_device, peak_flops
 from tlm_repro.errors import ConfigError
 from tlm_repro.overview import disk as storage
 from tlm_repro.overview.progress import data_summary, finished_manifest
+from tlm_repro.records.manifests import DataSummary
 from tlm_repro.reporting.registry import members
 from tlm_repro.reporting.registry import tables as tables_of
 from tlm_repro.spec.evaluation import NeedleSpec, ValidationSpec
@@ -325,11 +326,11 @@ def _longest_chain(
     ]
 
 
-def _disk(grid: Grid, runs: list[RunCost], data: dict[str, Any] | None) -> Disk:
+def _disk(grid: Grid, runs: list[RunCost], data: DataSummary | None) -> Disk:
     largest = max(run.checkpoint_bytes for run in runs)
     if data is not None:
-        width = storage.token_bytes(data["vocab_size"])
-        tokens: int | None = width * (data["train"]["tokens"] + data["validation"]["tokens"])
+        width = storage.token_bytes(data.vocab_size)
+        tokens: int | None = width * (data.train.tokens + data.validation.tokens)
     else:
         tokens = storage.corpus_bytes(grid.data)
     return Disk(

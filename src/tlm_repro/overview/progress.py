@@ -8,11 +8,11 @@ import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.attempt import ATTEMPT, Attempt
+from tlm_repro.records.manifests import DataManifest, DataSummary, ModelManifest
 from tlm_repro.records.metrics import METRICS, MetricsRow, parse_rows
 from tlm_repro.spec.data import DataSpec
 
@@ -52,24 +52,20 @@ class LogEnd:
     written: float
 
 
-def manifest(folder: Path, id: str) -> dict[str, Any] | None:
-    """A product's manifest, unparsed, if it is readable and has this id. The product's files aren't checked."""
+def finished_manifest(results: Path, run: str) -> ModelManifest | None:
+    """The manifest of a trained run, or None if it isn't finished. Its files aren't checked."""
+    path = results / "models" / run / "manifest.json"
     with contextlib.suppress(ArtifactError):
-        raw = read_json(folder / "manifest.json")
-        if isinstance(raw, dict) and raw.get("id") == id and isinstance(raw.get("summary"), dict):
-            return raw
+        return ModelManifest.from_values(read_json(path), path)
     return None
 
 
-def finished_manifest(results: Path, run: str) -> dict[str, Any] | None:
-    """The manifest of a trained run, or None if it isn't finished."""
-    return manifest(results / "models" / run, run)
-
-
-def data_summary(data: DataSpec, results: Path) -> dict[str, Any] | None:
-    """The summary in the manifest of a tokenised data set, or None if it isn't finished."""
-    data_manifest = manifest(results / "data" / data.name, data.name)
-    return None if data_manifest is None else data_manifest["summary"]
+def data_summary(data: DataSpec, results: Path) -> DataSummary | None:
+    """The summary in the manifest of a tokenised data set, or None if it isn't finished. Its files aren't checked."""
+    path = results / "data" / data.name / "manifest.json"
+    with contextlib.suppress(ArtifactError):
+        return DataManifest.from_values(read_json(path), path).summary
+    return None
 
 
 def last_rows(checkpoints: Path) -> LastRows | None:

@@ -97,9 +97,10 @@ def _status(grid: Grid, spec: RunSpec, results: Path, logs: Path, stalled_s: flo
     rows, checkpoint = None, None
     state: State
     if manifest is not None:
-        state, why, summary, device = "finished", "", manifest["summary"], manifest.get("device")
-        step, loss, validation_loss = spec.training.steps, summary.get("final_loss"), summary.get("validation_loss")
-        speed = summary.get("tokens_per_second")
+        state, why, summary = "finished", "", manifest.summary
+        device: str | None = manifest.device
+        step, loss, validation_loss = spec.training.steps, summary.final_loss, summary.validation_loss
+        speed = summary.tokens_per_second
     else:
         rows, checkpoint = progress.last_rows(checkpoints), progress.newest_checkpoint(checkpoints)
         traces = Traces(rows, checkpoint, attempt, progress.read_log(log))
