@@ -29,7 +29,7 @@ def test_manifest_round_trip(tmp_path: Path):
     manifest = read_manifest(product(tmp_path / "run"), kind="model", verify="sha256")
     assert manifest.files == {"part/a.bin": {"size": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}}
     assert (manifest.id, manifest.spec, manifest.summary) == ("run-1", {"x": 1}, {"loss": 2.5})
-    assert manifest.path("part/a.bin").read_bytes() == b"abc"
+    assert (manifest.folder / "part/a.bin").read_bytes() == b"abc"
     assert manifest.versions["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
@@ -52,8 +52,6 @@ def test_manifests_that_cannot_be_read_are_refused(tmp_path: Path):
     path = product(tmp_path / "run")
     with pytest.raises(ArtifactError, match="describes a model product, but a data product is needed"):
         read_manifest(path, kind="data")
-    with pytest.raises(ArtifactError, match="lists no file"):
-        read_manifest(path).path("b")
     whole = json.loads(path.read_text())
     damaged = [{"schema": 99}, [], None, {"schema": 1}, {**whole, "files": []}, {**whole, "files": {"a": {}}}]
     for content in damaged:
@@ -66,4 +64,17 @@ def test_manifests_that_cannot_be_read_are_refused(tmp_path: Path):
         read_manifest(tmp_path / "none/manifest.json")
     path.write_text("{")
     with pytest.raises(ArtifactError, match="not valid JSON"):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/hostname", "../b.bin", "part/../part/a.bin", "./part/a.bin", "part//a.bin", "", "."]
+)
+def test_files_outside_the_folder_and_odd_paths_are_refused(tmp_path: Path, name: str):
+    path = product(tmp_path / "run")
+    (tmp_path / "b.bin").write_bytes(b"abc")
+    content = json.loads(path.read_text())
+    content["files"] = {name: content["files"]["part/a.bin"]}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=r"manifest\.json: files: .* Files are named by their path below"):
         read_manifest(path)

@@ -36,7 +36,10 @@ VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "data
 
 @dataclass(frozen=True)
 class Manifest:
-    """A stage's description of its product. `folder` is where the product lies now."""
+    """A manifest before its spec and summary are read: `records.manifests` has one class for each kind of product.
+
+    `folder` is where the product lies now.
+    """
 
     folder: Path
     kind: str
@@ -47,14 +50,6 @@ class Manifest:
     versions: dict[str, str]
     device: str
     wall_time_s: float
-
-    def path(self, name: str) -> Path:
-        """The path of a file of the product. Raises ArtifactError if the manifest doesn't list it."""
-        if name not in self.files:
-            raise ArtifactError(
-                f"{self.folder}/manifest.json lists no file '{name}': it lists {', '.join(sorted(self.files))}"
-            )
-        return self.folder / name
 
 
 def versions() -> dict[str, str]:

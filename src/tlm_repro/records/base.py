@@ -140,7 +140,9 @@ def _problem(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{where}: the key is missing. Files of this kind have it."
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{where}: {shown(first['input'])}. {message[:1].upper()}{message[1:]}."
+    sentence = f"{message[:1].upper()}{message[1:]}."
+    # A validator of a whole section says itself what it saw there.
+    return f"{where}: {sentence}" if first["type"] == "value_error" else f"{where}: {shown(first['input'])}. {sentence}"
 
 
 def close(seen: float | None, expected: float | None, *, within: float = ROUNDING) -> bool:

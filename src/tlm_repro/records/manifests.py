@@ -57,8 +57,8 @@ class Manifest(Record):
         """The path of a file of the product. Raises ArtifactError where the manifest doesn't name it."""
         if name not in self.files:
             raise ArtifactError(
-                f"{self.folder}/manifest.json: files: no '{name}', only {', '.join(sorted(self.files))}. Delete the "
-                "folder and run its stage again."
+                f"{self.folder}/manifest.json lists no file '{name}': it lists {', '.join(sorted(self.files))}. Delete "
+                "the folder and run its stage again."
             )
         return self.folder / name
 
