@@ -1,6 +1,6 @@
-"""Configuration → the set of runs, evaluations and novelty measurements that its experiments need, each once.
+"""The grid: all runs, evaluations and novelty measurements that a configuration's experiments need, each once.
 
-Pure and instant: the workflow expands the grid at every call, so nothing here may import torch.
+The workflow expands the grid at every call, so this is pure and fast, and nothing here may import torch.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -41,7 +41,7 @@ Suite = ValidationSpec | ZeroShotSpec | NeedleSpec
 
 @dataclass(frozen=True)
 class NoveltyTask:
-    """One novelty measurement: of a run of ours (`run`) or of an external model (`run` is None)."""
+    """One novelty measurement, of a run or, if `run` is None, of an external model."""
 
     name: str
     spec: NoveltySpec
@@ -54,7 +54,7 @@ class NoveltyTask:
 
 @dataclass(frozen=True)
 class Grid:
-    """Everything that a configuration asks for."""
+    """Everything that a configuration's experiments need."""
 
     config: Config
     data: DataSpec
@@ -62,7 +62,7 @@ class Grid:
     experiments: dict[str, list[Cell]] = field(default_factory=dict)
     suites: dict[str, dict[str, Suite]] = field(default_factory=dict)  # run → evaluation name → spec
     novelty: dict[str, NoveltyTask] = field(default_factory=dict)  # file name → task
-    samples: dict[str, NeedleSamplesSpec] = field(default_factory=dict)  # of needles in a haystack, by name
+    samples: dict[str, NeedleSamplesSpec] = field(default_factory=dict)  # needle-in-a-haystack samples by name
 
     def evaluations(self, cells: Iterable[Cell], suites: Collection[str]) -> list[tuple[str, str]]:
         """(run, evaluation name) of every evaluation in these suites of the cells' runs, each run once."""
@@ -116,10 +116,11 @@ def run_spec(config: Config, arch: str, scale: str, allocation: AllocationConfig
 
 
 def expand(config: Config) -> Grid:
-    """All that the configuration asks for.
+    """Expands a configuration to its grid.
 
     Raises:
-        ConfigError: a model's total is further than 1.5 % from the scale's nominal size.
+        ConfigError: a model's size differs by more than 1.5 % from the scale's nominal size, or benchmark items are
+            missing.
     """
     grid = Grid(config=config, data=data_spec(config))
     for axes in experiment_axes(config):
@@ -165,13 +166,13 @@ def _check_sizes(grid: Grid) -> None:
         if abs(total / nominal - 1) > NOMINAL_TOLERANCE:
             raise ConfigError(
                 f"scales.{labels.scale}.mlp_width.{labels.architecture}: {total / 1e6:.1f} M parameters are "
-                f"{100 * (total / nominal - 1):+.1f} % from the nominal {nominal / 1e6:.0f} M, at most "
+                f"{100 * (total / nominal - 1):+.1f} % from the nominal {nominal / 1e6:.0f} M, but at most "
                 f"±{100 * NOMINAL_TOLERANCE} % is allowed: change the width or nominal_parameters"
             )
 
 
 def _add_suites(grid: Grid) -> None:
-    """Validation for every run; benchmarks and needles in a haystack for the runs of Table 2."""
+    """Adds validation to every run, and benchmarks and needle in a haystack to the runs of Table 2."""
     config, length = grid.config, grid.config.training.sequence_length
     validation = ValidationSpec(sequence_length=length, **dict(config.evaluation.validation))
     for run in grid.runs:
@@ -189,7 +190,7 @@ def _add_suites(grid: Grid) -> None:
 
 
 def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShotSpec:
-    """Raises ConfigError where a file or folder of items isn't there, or the folder isn't whole or lacks a task."""
+    """The spec of the benchmarks. Raises ConfigError if items are missing or the folder of items is incomplete."""
     items = None
     additional = additional_tasks(benchmarks)
     if benchmarks.path is not None:
@@ -207,14 +208,14 @@ def zero_shot_spec(benchmarks: ZeroShotConfig, sequence_length: int) -> ZeroShot
 
 
 def additional_tasks(benchmarks: ZeroShotConfig) -> tuple[AdditionalTask, ...]:
-    """What can change the scores of the additional benchmarks: task, metric and the contents of an item file."""
+    """The specs of the additional benchmarks. An item file is identified by its sha256."""
     tasks = []
-    for place, entry in enumerate(benchmarks.additional):
+    for index, entry in enumerate(benchmarks.additional):
         try:
             items = None if entry.items is None else sha256_file(Path(entry.items))
         except OSError as error:
             raise ConfigError(
-                f"evaluation.zero_shot.additional.{place}.items: {entry.items!r} can't be read ({error.strerror}). "
+                f"evaluation.zero_shot.additional.{index}.items: {entry.items!r} can't be read ({error.strerror}). "
                 "Name a JSONL file, relative to where the workflow runs"
             ) from None
         column = entry.benchmark.column
@@ -242,11 +243,11 @@ def _add_novelty(grid: Grid) -> None:
 
 
 def needs_retraining(grid: Grid, results: Path) -> list[str]:
-    """The novelty measurements, by file name, that only a new training of a finished run could give.
+    """The file names of novelty measurements that would need a finished run to be trained again.
 
-    A clone that pulled evaluations alone has finished runs without their models. To train those again for the sake of a
-    table would cost what all others cost: that happens on request alone (`snakemake novelty`). A run that isn't
-    evaluated either is still to be trained, and its novelty with it.
+    A clone that pulled only evaluations has finished runs without models. Training them again for one table would cost
+    as much as all other tables together, so it happens only on request (`snakemake novelty`). A run without evaluations
+    has to be trained anyway, so its novelty isn't listed.
     """
 
     def finished(run: str) -> bool:

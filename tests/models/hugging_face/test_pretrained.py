@@ -52,7 +52,7 @@ def test_smollm2_has_learnt_english(smollm2: tuple) -> None:
 def test_smollm2_is_measured(smollm2: tuple) -> None:
     model, tokenizer = smollm2
     ids = torch.tensor((tokenizer(SENTENCE * 4)["input_ids"])[:64])
-    measured = novelty.measure(model, ids, window=32)
+    measured = novelty.measure_profile(model, ids, window=32)
     assert (len(measured.block), measured.tokens) == (30, 64)
     assert all(estimate is not None and -1 <= estimate.mean <= 1 for estimate in [*measured.block, *measured.mlp])
     assert novelty.correlation(measured.mlp).layers == 28
