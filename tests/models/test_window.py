@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tlm_repro.models.window import Window, band, banded_attention, last
+from tlm_repro.models.window import Window, band, banded_attention, take_last
 
 HEADS, WIDTH = 2, 3
 
@@ -47,4 +47,4 @@ def test_a_window_keeps_the_last_places_and_fills_them_from_the_right():
     assert window.values.flatten().tolist() == [-2, -3, -4, -5]
     assert window.taken.all()
     assert window.cleared(torch.tensor([True])).keys.shape == (1, 1, 0, 1)
-    assert last(tokens[..., 0], 8, 2).flatten().tolist() == [0, 0, 0, 1, 2, 3, 4, 5]
+    assert take_last(tokens[..., 0], 8, 2).flatten().tolist() == [0, 0, 0, 1, 2, 3, 4, 5]

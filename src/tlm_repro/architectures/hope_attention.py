@@ -17,9 +17,9 @@ WIDTH_UNIT = 8
 
 
 class HopeOptions(Options):
-    """The continuum memory that stands for the MLP of Hope-attention (arXiv 2512.24695).
+    """The continuum memory that replaces the MLP in Hope-attention (arXiv 2512.24695).
 
-    `periods` and `max_learning_rate`, left out or null, get the values of `update`'s mode in `DEFAULTS`.
+    Where `periods` or `max_learning_rate` is missing or null, it has the value of `update`'s mode in `DEFAULTS`.
     """
 
     update: Literal["optimizer", "in_context"] = Field(

@@ -13,7 +13,7 @@ from tlm_repro.spec.run import ModelSpec
 
 
 class TitansOptions(Options):
-    """The neural long-term memory of Titans (arXiv 2501.00663) and how attention stands beside it. [ours: numbers]"""
+    """The neural long-term memory of Titans (arXiv 2501.00663) and its combination with attention. [ours: numbers]"""
 
     variant: Literal["mag", "lmm", "mac"] = Field(
         default="mag",

@@ -63,7 +63,7 @@ def run_subject(manifest: ModelManifest) -> Subject:
     def load(device: str) -> tuple[Any, Any]:
         from tlm_repro.models.hugging_face import pretrained
 
-        return pretrained.run(manifest, device=device)
+        return pretrained.load_run(manifest, device=device)
 
     def load_decoder(device: str) -> "LanguageModel":
         from tlm_repro.models.folder import read_decoder
@@ -91,7 +91,7 @@ def run_subject(manifest: ModelManifest) -> Subject:
 def external_subject(model: str) -> Subject:
     from tlm_repro.models.hugging_face import pretrained
 
-    spec = pretrained.resolved(pretrained.reference(model))
+    spec = pretrained.resolve_revision(pretrained.parse_reference(model))
     files = pretrained.local_files(spec)
     contents = {file.name: sha256_file(file) for file in files}
     # A commit on the hub identifies its files. A local folder or file is identified by its contents.
@@ -105,7 +105,7 @@ def external_subject(model: str) -> Subject:
         identity=fingerprint(contents or {"path": spec.path, "revision": spec.revision}, length=16),
         block={"external": block},
         run=None,
-        load=lambda device: pretrained.external(spec, device=device),
+        load=lambda device: pretrained.load_external(spec, device=device),
     )
 
 

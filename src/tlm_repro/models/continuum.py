@@ -26,8 +26,8 @@ from tlm_repro.models.mixer import Block, Context, FeedForward, ResidualProjecti
 from tlm_repro.models.rows import mix_with_state
 from tlm_repro.spec.run import ModelSpec
 
-# The rates of an untrained map [ours]: momentum for each token, and what one period of C tokens amounts to, so that
-# levels of all periods start alike: the share of the weights that it forgets, and of the largest step that it takes.
+# The rates of an untrained map [ours]: momentum for each token, and two shares for one period of C tokens, so that
+# levels of all periods start the same: the share of the weights that is forgotten, and of the largest step.
 MOMENTUM, FORGOTTEN, STEP = 0.9, 0.005, 0.01
 
 
@@ -61,7 +61,7 @@ class Level(Block):
 class RateMap(Block):
     """η, θ and α of every token, sigmoids of a linear map of its input; θ is at most `max_learning_rate`. 3·D + 3.
 
-    Untrained, the rates are those above and no token's differ from another's.
+    Untrained, it gives every token the rates above.
     """
 
     def __init__(self, model_width: int, chunk: int, max_learning_rate: float) -> None:
@@ -143,7 +143,7 @@ class ContinuumMemory(FeedForward):
                 self.levels.append(Level(width, part, update_period=max(period, 1)))
 
     def forward(self, hidden: Tensor, residual: Tensor, context: Context, cache: Cache | None = None) -> Tensor:
-        """`hidden`, the layer's norm of `residual`, and it: (B, T, D) → what the chain adds to it, (B, T, D)."""
+        """`hidden`, the layer's norm of `residual`, and `residual` → what the chain adds to it; (B, T, D) each."""
         added = self.levels[0](hidden, context, cache)
         for level in self.levels[1:]:
             between = residual + added

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from tlm_repro.architectures.titans import CONVOLUTION, TitansOptions
 from tlm_repro.models.cache import Cache, layer_state
-from tlm_repro.models.memory.fast_weights import Weights, piece_lengths, restarted
+from tlm_repro.models.memory.fast_weights import Weights, piece_lengths, restart_finished
 from tlm_repro.models.memory.neural_memory import BranchState, NeuralMemory
 from tlm_repro.models.mixer import Block, Context, Mixer, ResidualProjection
 from tlm_repro.models.rotary import rotate
 from tlm_repro.models.rows import State, mix_with_state
-from tlm_repro.models.window import Pair, Window, band, banded_attention, repeated, seen_attention
+from tlm_repro.models.window import Pair, Window, band, banded_attention, repeat_over_batch, seen_attention
 from tlm_repro.spec.run import ModelSpec
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "sigmoid": torch.sigmoid}
@@ -158,7 +158,7 @@ class MemoryAsGate(Titans):
         places = past.taken.shape[1]
         taken = F.pad(past.taken, (0, time), value=True)[:, None] & band(time, places + time, self.window, query.device)
         seen = F.pad(taken, (len(self.attention.persistent), 0), value=True)
-        fixed = repeated(persistent, batch)
+        fixed = repeat_over_batch(persistent, batch)
         return seen_attention(query, [fixed, (past.keys, past.values), (key, value)], seen)
 
 
@@ -211,7 +211,7 @@ class MemoryAsContext(Titans):
     def opened(self, state: SegmentState) -> SegmentState:
         """Rows at the end of a segment begin the next one."""
         rows = state.count % self.segment == 0
-        start = restarted(state.start, state.branch.memory.weights, rows)
+        start = restart_finished(state.start, state.branch.memory.weights, rows)
         return replace(state, start=start, retrieved=state.retrieved.cleared(rows), own=state.own.cleared(rows))
 
     def within(
@@ -222,7 +222,7 @@ class MemoryAsContext(Titans):
         recalled, queries = self.memory.retrieve(hidden, state.queries, state.start)
         query, key, value = self.attention.projected(hidden, rotary)
         context = self.attention.pair(self.recall_norm(recalled.flatten(2)).to(hidden.dtype), rotary)
-        fixed = repeated(self.attention.pair(self.attention.persistent, None), batch)
+        fixed = repeat_over_batch(self.attention.pair(self.attention.persistent, None), batch)
         past = [(window.keys, window.values) for window in (state.retrieved, state.own)]
         pairs = [fixed, past[0], context, past[1], (key, value)]
         causal = band(time, time, time, hidden.device).expand(batch, -1, -1)

@@ -34,7 +34,7 @@ class Window:
         """`places` places after T more tokens."""
         new = self.taken.new_ones(len(keys), keys.shape[2])
         parts = ((self.keys, keys, 2), (self.values, values, 2), (self.taken, new, 1))
-        return Window(*(last(torch.cat((old, more), dim=axis), places, axis) for old, more, axis in parts))
+        return Window(*(take_last(torch.cat((old, more), dim=axis), places, axis) for old, more, axis in parts))
 
     def cleared(self, rows: Tensor) -> "Window":
         """Nothing taken in those rows, (B,) boolean; no places at all where that is all of them."""
@@ -43,7 +43,7 @@ class Window:
         return Window(self.keys, self.values, self.taken & ~rows.to(self.taken.device)[:, None])
 
 
-def last(tensor: Tensor, length: int, axis: int) -> Tensor:
+def take_last(tensor: Tensor, length: int, axis: int) -> Tensor:
     """The last `length` entries along an axis, zeros in front where there are fewer."""
     present = tensor.shape[axis]
     if present < length:
@@ -67,7 +67,7 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, persistent: Pair
         (B, H, T, E).
     """
     batch, _, time, _ = query.shape
-    fixed_keys, fixed_values = repeated(persistent, batch)
+    fixed_keys, fixed_values = repeat_over_batch(persistent, batch)
     count, first = fixed_keys.shape[2], min(time, window)
     # Queries are padded in front, for the kernel's causal pattern to hold with the persistent keys in front.
     opening = F.scaled_dot_product_attention(
@@ -93,7 +93,7 @@ def banded_attention(query: Tensor, key: Tensor, value: Tensor, persistent: Pair
     return torch.cat((opening, rest), dim=2)
 
 
-def repeated(pair: Pair, batch: int) -> Pair:
+def repeat_over_batch(pair: Pair, batch: int) -> Pair:
     """(H, P, E) each → (B, H, P, E) each."""
     keys, values = pair
     return keys.expand(batch, *keys.shape), values.expand(batch, *values.shape)

@@ -82,7 +82,7 @@ def measure_novelty(
         from tlm_repro.models.hugging_face import pretrained
 
         name = spec.external.name
-        model, tokenizer = pretrained.external(spec.external, device=device)
+        model, tokenizer = pretrained.load_external(spec.external, device=device)
         encode = pretrained.encoder(tokenizer)
     elif run is not None:
         manifest = ModelManifest.read(run, verify="sha256")

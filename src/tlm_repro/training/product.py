@@ -40,10 +40,10 @@ def finished(spec: RunSpec, folder: Path, checkpoints: Path) -> dict[str, Any] |
             ModelManifest.read(candidate, verify="sha256")
     if not manifest.exists():
         return None
-    found = ModelManifest.read(manifest)
-    if found.id != spec.id:
-        raise ArtifactError(f"{folder} holds the run {found.id}, this is {spec.id}: name another folder")
-    return found.summary.content()
+    product = ModelManifest.read(manifest)
+    if product.id != spec.id:
+        raise ArtifactError(f"{folder} holds the run {product.id}, this is {spec.id}: name another folder")
+    return product.summary.content()
 
 
 def write(

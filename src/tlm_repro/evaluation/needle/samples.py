@@ -304,11 +304,11 @@ def external_tokenizer(model: str) -> Any:
 
     from tlm_repro.models.hugging_face import pretrained
 
-    spec = pretrained.reference(model)
+    spec = pretrained.parse_reference(model)
     if spec.package is not None:
         return AutoTokenizer.from_pretrained(pretrained.gguf_file(spec).parent, gguf_file=spec.gguf)
     options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})
     try:
         return AutoTokenizer.from_pretrained(str(spec.path), **options)
     except pretrained.UNREADABLE as error:
-        raise pretrained.unreachable(spec, error) from error
+        raise pretrained.loading_error(spec, error) from error

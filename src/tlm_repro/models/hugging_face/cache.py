@@ -51,12 +51,12 @@ class StateLayer(DynamicLayer):
         self.seen += time
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Appends keys and values (B, H, T, E), counts them as seen and returns all that are kept."""
+        """Appends keys and values (B, H, T, E), counts their tokens as seen and returns those of all tokens."""
         self.advance(key_states.shape[-2])
         return super().update(key_states, value_states, *args, **kwargs)
 
     def get_seq_length(self) -> int:
-        """Tokens seen in all calls, whether or not anything of theirs is kept."""
+        """Tokens seen in all calls, including tokens that left no keys here."""
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -64,11 +64,11 @@ class StateLayer(DynamicLayer):
         self._change(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row stands `repeats` times, one after the other."""
+        """Repeats each row `repeats` times, next to each other."""
         self._change(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Only the rows `indices` are left, by number or as a mask (B,)."""
+        """Keeps the rows `indices` only, given by number or as a mask (B,)."""
         self._change(lambda tensor: tensor[indices.to(tensor.device)])
 
     def offload(self) -> None:
@@ -76,7 +76,7 @@ class StateLayer(DynamicLayer):
         self._change(lambda tensor: tensor.to("cpu", non_blocking=True) if tensor.is_floating_point() else tensor)
 
     def prefetch(self) -> None:
-        """Moves everything back to where it came from."""
+        """Moves everything back to its device."""
         self._change(self._return)
 
     def reset(self) -> None:

@@ -1,7 +1,7 @@
-"""A trained decoder in the format of another architecture, so that whatever reads that one can serve it.
+"""Writes a trained decoder in the format of another architecture, for servers that read that one.
 
-Most servers know one `intermediate_size` for all layers. Here narrower MLPs are filled up to the widest with zeros.
-Those add silu(0)·0 = 0: the logits stay the same, up to rounding, at the cost of a uniform model of that width.
+Most servers know one `intermediate_size` for all layers, so narrower MLPs are padded to the widest with zeros. Padding
+adds silu(0)·0 = 0: logits are the same up to rounding, at the cost of a uniform model of the widest width.
 """
 
 import shutil
@@ -46,14 +46,14 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Format:
-    """What a decoder can be written as: `convert` takes one whose layers hold this mixer and this MLP, and a dtype."""
+    """A format: `convert` takes a decoder whose layers have this mixer and this MLP, and a dtype."""
 
     mixer: type[nn.Module]
     feed_forward: type[nn.Module]
     convert: Callable[[TLMForCausalLM, torch.dtype], PreTrainedModel]
 
     def expresses(self, name: str) -> bool:
-        """Whether architecture `name` has the very modules of this format: a subclass computes something else."""
+        """Whether architecture `name` has exactly these modules: a subclass computes something else."""
         entry = architecture(name)
         return load(entry.mixer) is self.mixer and load(entry.feed_forward) is self.feed_forward
 
@@ -167,8 +167,8 @@ def size(model: ModelSpec, dtype: torch.dtype) -> Size:
 def copy_tokenizer(source: Path, target: Path) -> bool:
     """Copies the tokenizer's files; returns whether there are any. Two entries of its configuration may change.
 
-    The class name that transformers 5 writes stops transformers 4, with which many servers still come; and where the
-    tokenizer adds no begin-of-text token, that is said outright, since llama.cpp adds one unless told not to.
+    The class name that transformers 5 writes is unknown to transformers 4, which many servers use. And if the tokenizer
+    adds no begin-of-text token, the configuration says so, because llama.cpp adds one by default.
     """
     for name in TOKENIZER_FILES:
         if (source / name).is_file():

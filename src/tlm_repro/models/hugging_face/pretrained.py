@@ -1,6 +1,6 @@
-"""Decoders trained before: a run of this project, a model of the Hugging Face hub, a local folder or a GGUF file.
+"""Trained decoders as transformers' classes: a run of this project, a model of the hub, a local folder, a GGUF file.
 
-Everything is loaded in float32, in evaluation mode, and without running any code that comes with the weights.
+Models are loaded in float32, in evaluation mode, and without running code that comes with the weights.
 """
 
 import importlib.util
@@ -29,11 +29,11 @@ UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, TypeError, Safetensor
 ON_HUB = re.compile(r"^(?P<path>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?$")
 
 
-def reference(text: str) -> ExternalModel:
-    """The external model that a command line names.
+def parse_reference(text: str) -> ExternalModel:
+    """The external model that a command-line argument names.
 
     Args:
-        text: a Hugging Face folder, a .gguf file, `package:file.gguf`, or a hub name, `@revision` after it if need be.
+        text: a Hugging Face folder, a .gguf file, `package:file.gguf`, or a hub name, optionally with `@revision`.
 
     Raises:
         EvaluationError: it is none of these.
@@ -43,26 +43,26 @@ def reference(text: str) -> ExternalModel:
         return ExternalModel(name=path.resolve().name, path=text)
     if path.suffix == ".gguf" and path.is_file():
         return ExternalModel(name=path.stem, path=str(path.parent), gguf=path.name)
-    if found := IN_PACKAGE.match(text):
-        return ExternalModel(name=Path(found["gguf"]).stem, **found.groupdict())
-    found = ON_HUB.match(text)
-    if found is None or path.exists() or path.suffix in (".json", ".gguf", ".safetensors"):
+    if match := IN_PACKAGE.match(text):
+        return ExternalModel(name=Path(match["gguf"]).stem, **match.groupdict())
+    match = ON_HUB.match(text)
+    if match is None or path.exists() or path.suffix in (".json", ".gguf", ".safetensors"):
         seen = "a folder without config.json" if path.is_dir() else "a file" if path.is_file() else "not on this disk"
         raise EvaluationError(
             f"--model {text} is {seen}: pass a run's manifest.json or folder, a Hugging Face folder, a hub name "
             "(with @revision if need be), a .gguf file, or package:file.gguf"
         )
-    return ExternalModel(name=text, path=found["path"], revision=found["revision"] or "main")
+    return ExternalModel(name=text, path=match["path"], revision=match["revision"] or "main")
 
 
-def resolved(spec: ExternalModel) -> ExternalModel:
-    """The same model, the revision of a hub model turned into the commit that it is now. Raises as `external`."""
+def resolve_revision(spec: ExternalModel) -> ExternalModel:
+    """The same model, with the current commit for the revision of a hub model. Raises as `load_external`."""
     if spec.package is not None or Path(str(spec.path)).is_dir():
         return spec
     try:
         file = cached_file(str(spec.path), spec.gguf or "config.json", revision=spec.revision)
     except (OSError, ValueError) as error:
-        raise unreachable(spec, error) from error
+        raise loading_error(spec, error) from error
     commit = extract_commit_hash(file, None)
     if commit is None:
         raise EvaluationError(
@@ -82,7 +82,7 @@ def local_files(spec: ExternalModel) -> list[Path]:
     return sorted(file for file in folder.glob("[!.]*") if file.is_file()) if folder.is_dir() else []
 
 
-def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
+def load_external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
     """The model and the tokenizer that `spec` names.
 
     A GGUF file is dequantised to float32 on loading: SmolLM2-135M, Q4_1, takes half a minute on one CPU core.
@@ -91,8 +91,7 @@ def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
         (model in evaluation mode on `device`, tokenizer), both Hugging Face objects.
 
     Raises:
-        EvaluationError: the package, the file or the hub's model can't be had, or it is damaged (`check_whole`); the
-            message says what to do.
+        EvaluationError: the package, the file or the hub's model is unavailable, or damaged (`check_whole`).
     """
     if spec.package is not None:
         return load(gguf_file(spec).parent, device=device, gguf_file=spec.gguf)
@@ -100,11 +99,11 @@ def external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any]:
     try:
         return load(str(spec.path), device=device, **options)
     except UNREADABLE as error:
-        raise unreachable(spec, error) from error
+        raise loading_error(spec, error) from error
 
 
-def unreachable(spec: ExternalModel, error: Exception) -> EvaluationError:
-    """Why the model or its tokenizer can't be had."""
+def loading_error(spec: ExternalModel, error: Exception) -> EvaluationError:
+    """The error for a model or tokenizer that can't be loaded."""
     if Path(str(spec.path)).is_dir():
         return EvaluationError(
             f"folder '{spec.path}' holds no usable decoder with its tokenizer ({first_line(error)}): fetch or save it "
@@ -117,7 +116,7 @@ def unreachable(spec: ExternalModel, error: Exception) -> EvaluationError:
     )
 
 
-def run(manifest: ModelManifest, *, device: str = "cpu") -> tuple[Any, Any]:
+def load_run(manifest: ModelManifest, *, device: str = "cpu") -> tuple[Any, Any]:
     """The model and the tokenizer of a finished run of ours, given its manifest of kind "model".
 
     Raises:
@@ -154,9 +153,9 @@ def encoder(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def check_whole(source: str | Path, model: Any, tokenizer: Any, missing: list[str]) -> None:
-    """Raises EvaluationError where the model's scores would be those of chance: each fault would pass without a word.
+    """Raises EvaluationError for faults that would silently give scores at chance.
 
-    `missing` are weights that the files lack, which transformers draws at random. A greedy answer hides NaN.
+    `missing` are weights that the files lack and transformers draws at random. A greedy answer hides NaN.
     """
     if missing:
         raise EvaluationError(
@@ -181,15 +180,15 @@ def gguf_file(spec: ExternalModel) -> Path:
     folder = package_folder(str(spec.package))
     path = folder / str(spec.gguf)
     if spec.gguf is None or not path.is_file():
-        found = ", ".join(sorted(file.name for file in folder.glob("*.gguf"))) or "none"
+        present = ", ".join(sorted(file.name for file in folder.glob("*.gguf"))) or "none"
         raise EvaluationError(
-            f"package '{spec.package}' holds no file '{spec.gguf}'; its GGUF files: {found}. Name one under `gguf`"
+            f"package '{spec.package}' holds no file '{spec.gguf}'; its GGUF files: {present}. Name one under `gguf`"
         )
     return path
 
 
 def package_folder(package: str) -> Path:
-    """The folder of an installed top-level package, found without importing it: its own imports may not be installed.
+    """The folder of an installed top-level package. The package isn't imported, because its imports may be missing.
 
     Raises:
         EvaluationError: it isn't installed; the message holds the pip command.

@@ -59,13 +59,13 @@ def coefficients(rates: Rates, lengths: list[int], read: Literal["token", "chunk
     wide = torch.promote_types(rates.step.dtype, torch.float32)
     flat = (each.to(wide).flatten(0, 1) for each in (rates.momentum, rates.retention, rates.step))
     split = [each.split(lengths, dim=-1) for each in flat]
-    found: dict[int, Coefficients] = {}
+    by_place: dict[int, Coefficients] = {}
     with full_precision(rates.step.device):
         for length in set(lengths):
             places = [place for place, each in enumerate(lengths) if each == length]
             momentum, retention, step = (torch.stack([parts[place] for place in places]) for parts in split)
-            found.update(zip(places, _unrolled(momentum, retention, step, read), strict=True))
-    return [found[place] for place in range(len(lengths))]
+            by_place.update(zip(places, _unrolled(momentum, retention, step, read), strict=True))
+    return [by_place[place] for place in range(len(lengths))]
 
 
 def _unrolled(momentum: Tensor, retention: Tensor, step: Tensor, read: Literal["token", "chunk"]) -> list[Coefficients]:

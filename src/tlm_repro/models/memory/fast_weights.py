@@ -28,11 +28,11 @@ from tlm_repro.models.precision import autocasting
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """All that a memory carries from one call to the next; its size doesn't depend on the tokens seen.
+    """A memory's state between calls. Its size doesn't depend on the number of tokens seen.
 
     start: weights (B, H, out, in) at the start of the chunk under way, where gradients are taken.
     weights, momentum: M and S after the last token.
-    count: (B,) tokens seen, on the CPU, so that asking where a chunk starts waits for no device.
+    count: (B,) tokens seen, on the CPU, so that finding the start of a chunk waits for no device.
     """
 
     start: Weights
@@ -70,7 +70,7 @@ def scan(
     Args:
         keys, values, queries: (B, H, T, N).
         read: "token" reads M_t(q_t), the token's own write included; "chunk" the weights at the start of its chunk.
-        keep: whether the state after the last token is wanted; without it the last writes needn't be made.
+        keep: whether to return the state after the last token; otherwise the last writes aren't made.
 
     Returns:
         (reads (B, H, T, N), in fp32 at least; the state after the last token, or None).
@@ -92,7 +92,7 @@ def scan(
     whole = time > 1 and bool((state.count % chunk == 0).all())
     if whole and read == "token" and isinstance(memory, ResidualMLP) and memory.depth == 2:
         reads, start, weights, momentum = scan_chunks(memory, parts, factors, weights, momentum, keep=keep)
-        start = restarted(start, weights, count % chunk == 0)
+        start = restart_finished(start, weights, count % chunk == 0)
     else:
         reads, start, weights, momentum = scan_pieces(
             memory, parts, factors, (start, weights, momentum), state.count, chunk=chunk, keep=keep
@@ -125,13 +125,13 @@ def scan_pieces(
     for place, ((key, value, query), factor) in enumerate(zip(parts, factors, strict=True)):
         unread = not keep and place + 1 == len(parts)  # what this piece leaves behind
         writes = [] if unread and not factor.within else memory.writes(start, key, value)
-        apply = dual(weights, momentum, writes, factor) if factor.within else plain(start)
+        apply = apply_with_writes(weights, momentum, writes, factor) if factor.within else apply_weights(start)
         reads.append(memory.read(apply, query))
         if unread:
             break
-        weights, momentum = written(weights, momentum, writes, factor)
+        weights, momentum = write_chunk(weights, momentum, writes, factor)
         count = count + key.shape[1]
-        start = restarted(start, weights, count % chunk == 0)
+        start = restart_finished(start, weights, count % chunk == 0)
     return reads, start, weights, momentum
 
 
@@ -139,7 +139,7 @@ def recall(memory: Memory, queries: Tensor, weights: Weights) -> Tensor:
     """Reads at weights (B, H, out, in), writing nothing: (B, H, T, N) → (B, H, T, N)."""
     batch, heads, _, _ = queries.shape
     wide = torch.promote_types(queries.dtype, torch.float32)
-    apply = plain(tuple(weight.flatten(0, 1) for weight in weights))
+    apply = apply_weights(tuple(weight.flatten(0, 1) for weight in weights))
     flat = memory.expand(batch * heads).read(apply, queries.to(wide).flatten(0, 1))
     return flat.unflatten(0, (batch, heads))
 
@@ -159,12 +159,12 @@ def piece_lengths(count: Tensor, time: int, chunk: int) -> list[int]:
     return [length for length in (opened, *[chunk] * whole, tail) if length]
 
 
-def plain(weights: Weights) -> Apply:
+def apply_weights(weights: Weights) -> Apply:
     """Uses weights as they are."""
     return lambda which, inputs: inputs @ weights[which].mT
 
 
-def dual(weights: Weights, momentum: Weights, writes: list[Write], rate: Coefficients) -> Apply:
+def apply_with_writes(weights: Weights, momentum: Weights, writes: list[Write], rate: Coefficients) -> Apply:
     """Uses at each token the weights that the chunk's writes up to it have made."""
     decay, carry, write = rate.within
 
@@ -180,7 +180,9 @@ def dual(weights: Weights, momentum: Weights, writes: list[Write], rate: Coeffic
     return apply
 
 
-def written(weights: Weights, momentum: Weights, writes: list[Write], rate: Coefficients) -> tuple[Weights, Weights]:
+def write_chunk(
+    weights: Weights, momentum: Weights, writes: list[Write], rate: Coefficients
+) -> tuple[Weights, Weights]:
     """Weights and momentum at the chunk's end."""
     new_weights: list[Tensor] = []
     new_momentum: list[Tensor] = []
@@ -193,7 +195,7 @@ def written(weights: Weights, momentum: Weights, writes: list[Write], rate: Coef
     return tuple(new_weights), tuple(new_momentum)
 
 
-def restarted(start: Weights, weights: Weights, finished: Tensor) -> Weights:
+def restart_finished(start: Weights, weights: Weights, finished: Tensor) -> Weights:
     """`weights` in the batch's rows that have finished a chunk, (B,), `start` in the others; (B, …) or (R, …) each."""
     if bool(finished.all()):
         return weights
