@@ -14,7 +14,7 @@ import pytest
 import record_files
 from exhibits import numbers
 
-from tlm_repro.records.evaluation import Curve
+from tlm_repro.records.evaluation import TrainingCurve
 from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import ExperimentView, View
 from tlm_repro.reporting import cost, formats, registry, results
@@ -63,7 +63,7 @@ def measured() -> tuple[results.Results, dict[str, ExperimentView]]:
             losses = [loss + 1 / step for step in steps]
             content = {"step": list(steps), "tokens": [100 * step for step in steps], "loss": losses}
             content["validation"] = {"tokens": [800], "loss": [loss]}
-            held[run] = Curve.model_validate(content)
+            held[run] = TrainingCurve.model_validate(content)
         views[experiment] = ExperimentView.model_validate(
             {"experiment": experiment, "toy": True, "config": "100 % & more_", "cells": cells}
         )

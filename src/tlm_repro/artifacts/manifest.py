@@ -35,7 +35,7 @@ VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "data
 
 
 @dataclass(frozen=True)
-class Manifest:
+class RawManifest:
     """A manifest before its spec and summary are read: `records.manifests` has one class for each kind of product.
 
     `folder` is where the product lies now.
@@ -98,7 +98,7 @@ def manifest_content(
     }
 
 
-def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size", "sha256"] = "size") -> Manifest:
+def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size", "sha256"] = "size") -> RawManifest:
     """Reads `manifest.json` and checks its files by size, or also by sha256, which is cached.
 
     Raises:
@@ -131,7 +131,7 @@ def read_manifest(path: Path, *, kind: str | None = None, verify: Literal["size"
             )
     if checksums:
         checksums.save()
-    return Manifest(folder=folder, **{name: raw[name] for name in MANIFEST_FIELDS})
+    return RawManifest(folder=folder, **{name: raw[name] for name in MANIFEST_FIELDS})
 
 
 def check_inside(manifest: Path, name: str) -> None:

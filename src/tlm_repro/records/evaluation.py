@@ -124,7 +124,7 @@ class Evaluation(Record):
             raise Mismatch("run.id", own, f"The file's folder is of the run '{folder}'.")
 
 
-class Points(Record):
+class LossPoints(Record):
     """Losses (nats/token) over training tokens."""
 
     tokens: tuple[Positive, ...]
@@ -135,13 +135,13 @@ class Points(Record):
         check_increasing("tokens", self.tokens)
 
 
-class Curve(Record):
+class TrainingCurve(Record):
     """Training losses, thinned: `step` and `tokens` where each mean of steps ends; the held-out losses on the way."""
 
     step: tuple[Positive, ...]
     tokens: tuple[Positive, ...]
     loss: tuple[Loss, ...]
-    validation: Points
+    validation: LossPoints
 
     def check(self) -> None:
         for name in ("tokens", "loss"):
@@ -166,7 +166,7 @@ class ValidationDetails(Record):
     windows: Positive
     batch_size: Positive
     blocks: Annotated[Blocks, PlainSerializer(Blocks.columns)] | None = None
-    curve: Curve | None = None
+    curve: TrainingCurve | None = None
     training: TrainingCost | None = None
 
 
@@ -204,7 +204,7 @@ class ValidationEvaluation(Evaluation):
         if (error is None) != (loss.stderr is None) or abs((error or 0) - (loss.stderr or 0)) >= BLOCKS_MISS:
             raise Mismatch("metrics.val_loss.stderr", loss.stderr, f"That of details.blocks is {error}.")
 
-    def check_curve(self, curve: Curve, tokens: int) -> None:
+    def check_curve(self, curve: TrainingCurve, tokens: int) -> None:
         for name, points in {"tokens": curve.tokens, "validation.tokens": curve.validation.tokens}.items():
             if points and points[-1] > tokens:
                 raise Mismatch(f"details.curve.{name}", points[-1], f"The run was trained on {tokens} tokens.")

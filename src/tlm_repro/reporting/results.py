@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tlm_repro.errors import ArtifactError
-from tlm_repro.records.evaluation import Curve, Evaluation, Metric, ValidationEvaluation
+from tlm_repro.records.evaluation import Evaluation, Metric, TrainingCurve, ValidationEvaluation
 from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.lazy import pd
 from tlm_repro.spec.metrics import ACCURACIES
@@ -34,7 +34,7 @@ class Results:
     metrics: pd.DataFrame
     models: pd.DataFrame
     external: pd.DataFrame
-    curves: dict[str, Curve] = field(default_factory=dict)  # run → its training losses
+    curves: dict[str, TrainingCurve] = field(default_factory=dict)  # run → its training losses
     blocks: dict[str, Blocks] = field(default_factory=dict)  # run → its validation loss by blocks of the text
 
     def find(self, run: str, metric: str) -> Measurement | None:
@@ -104,7 +104,7 @@ def collect(evaluations: Mapping[Path, Evaluation]) -> Results:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     models: dict[str, tuple[Path, dict[str, Any]]] = {}
     external: list[dict[str, Any]] = []
-    curves: dict[str, Curve] = {}
+    curves: dict[str, TrainingCurve] = {}
     blocks: dict[str, Blocks] = {}
     for path, evaluation in evaluations.items():
         run = evaluation.run

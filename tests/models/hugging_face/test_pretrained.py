@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tlm_repro.artifacts.checksums import sha256_file
-from tlm_repro.artifacts.manifest import Manifest
+from tlm_repro.artifacts.manifest import RawManifest
 from tlm_repro.data import tokenizer as tokenizers
 from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
 from tlm_repro.models.hugging_face import pretrained
@@ -150,6 +150,6 @@ def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(tmp_path:
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="holds no usable decoder"):
         pretrained.load_external(ExternalModel(name="empty", path=str(tmp_path)))
-    empty = Manifest(tmp_path, "model", "run-0", {}, {}, {}, {}, "cpu", 0.0)
+    empty = RawManifest(tmp_path, "model", "run-0", {}, {}, {}, {}, "cpu", 0.0)
     with pytest.raises(ArtifactError, match="train the run again or fetch it anew"):
         pretrained.load_run(empty)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from exhibits import evidence
 
-from tlm_repro.records.evaluation import Curve
+from tlm_repro.records.evaluation import TrainingCurve
 from tlm_repro.records.view import ExperimentView
 from tlm_repro.reporting import formats
 from tlm_repro.reporting.evidence import Evidence
@@ -35,7 +35,7 @@ def case(found: dict[tuple[str, int], dict[str, Any] | None], toy: bool = True) 
         cells.append({**labels, "label": label, "allocation": "uniform" if label == "uniform" else "cosine-1.5-0.5"})
         models.append({"run": run, "parameters": 9, "forward_flops": 1, "training_flops": 5600, "tokens": 800})
         if content:
-            held[run] = Curve.model_validate(content)
+            held[run] = TrainingCurve.model_validate(content)
     view = ExperimentView(experiment="main", toy=toy, config="test", cells=cells)
     results = frames([], models)
     return evidence(replace(results, curves=held), view)

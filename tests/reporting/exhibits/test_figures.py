@@ -17,7 +17,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from tlm_repro.allocation.widths import layer_widths
-from tlm_repro.records.evaluation import Curve
+from tlm_repro.records.evaluation import TrainingCurve
 from tlm_repro.records.novelty import Novelty
 from tlm_repro.records.view import ExperimentView, Shapes
 from tlm_repro.reporting import registry, style
@@ -150,7 +150,7 @@ def with_curves() -> Evidence:
         tokens = [1_000_000_000 * (place + 1) for place in range(100)]
         losses = [2 + 8 / (place + 1) for place in range(100)]
         curve = {"step": tokens, "tokens": tokens, "loss": losses, "validation": {"tokens": [], "loss": []}}
-        found[run] = Curve.model_validate(curve)
+        found[run] = TrainingCurve.model_validate(curve)
     view = ExperimentView.model_validate({"experiment": "main", "toy": True, "config": "demo", "cells": cells})
     return evidence(replace(frames([], models), curves=found), view)
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tlm_repro.records.evaluation import Curve
+from tlm_repro.records.evaluation import TrainingCurve
 from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.evidence import Evidence
 from tlm_repro.reporting.exhibit import Exhibit
@@ -142,8 +142,8 @@ class Pair:
     scale: str
     label: str
     allocation: str
-    uniform: dict[int, Curve]
-    other: dict[int, Curve]
+    uniform: dict[int, TrainingCurve]
+    other: dict[int, TrainingCurve]
     flops_per_token: float
 
     @property
@@ -151,7 +151,7 @@ class Pair:
         return np.array(next(iter(self.uniform.values())).tokens)
 
     def losses(self, name: str) -> np.ndarray:
-        curves: dict[int, Curve] = getattr(self, name)
+        curves: dict[int, TrainingCurve] = getattr(self, name)
         return np.array([curve.loss for curve in curves.values()])
 
     @property
@@ -173,9 +173,9 @@ def pairs(results: Results, view: ExperimentView | None) -> list[Pair]:
     return comparable
 
 
-def shared_curves(results: Results, uniform: Cells, other: Cells) -> dict[int, tuple[Curve, Curve]]:
+def shared_curves(results: Results, uniform: Cells, other: Cells) -> dict[int, tuple[TrainingCurve, TrainingCurve]]:
     """Seed → the two curves, where both runs have one; all with the same steps as the first seed's."""
-    curves: dict[int, tuple[Curve, Curve]] = {}
+    curves: dict[int, tuple[TrainingCurve, TrainingCurve]] = {}
     for seed in sorted(uniform.keys() & other.keys()):
         one, two = (results.curves.get(cells[seed].run) for cells in (uniform, other))
         if one and two:
