@@ -65,6 +65,14 @@ def look_up(things, kind, name):
     return things[name]
 
 
+def unless_there(product, inputs):
+    """The inputs of a product, or nothing where it exists: a finished product is final.
+
+    `ancient` isn't enough: an input that another job of the same call makes would have the product made again.
+    """
+    return [] if Path(product).exists() else inputs
+
+
 def data_spec(wildcards):
     look_up({GRID.data.name: GRID.data}, "data set", wildcards.data)
     return GRID.data.to_json()
@@ -73,12 +81,23 @@ def data_spec(wildcards):
 def token_parts(wildcards):
     """The records of the jobs that share the tokenising; none where one job does all."""
     jobs = GRID.config.data.jobs
+    folder = f"results/data/{wildcards.data}"
+    parts = [f"{folder}/parts/job-{job}-of-{jobs}.json" for job in range(jobs)] if jobs > 1 else []
+    return unless_there(f"{folder}/manifest.json", parts)
+
+
+def token_plan(wildcards):
     folder = f"results/data/{wildcards.data}/parts"
-    return [f"{folder}/job-{job}-of-{jobs}.json" for job in range(jobs)] if jobs > 1 else []
+    record = f"{folder}/job-{wildcards.job}-of-{wildcards.jobs}.json"
+    return unless_there(record, [f"{folder}/plan.json"])
 
 
 def data_folder(wildcards):
     return f"results/data/{wildcards.data}"
+
+
+def training_inputs(wildcards):
+    return unless_there(f"results/models/{wildcards.run}/manifest.json", [DATA_MANIFEST])
 
 
 def run_spec(wildcards):
@@ -134,6 +153,15 @@ def samples_manifest(wildcards):
     return [f"results/needles/{spec.samples.name}/manifest.json"]
 
 
+def samples_inputs(wildcards):
+    return unless_there(f"results/needles/{wildcards.samples}/manifest.json", [DATA_MANIFEST])
+
+
+def evaluation_inputs(wildcards):
+    inputs = [f"results/models/{wildcards.run}/manifest.json", DATA_MANIFEST, *samples_manifest(wildcards)]
+    return unless_there(f"results/evaluations/{wildcards.run}/{wildcards.evaluation}.json", inputs)
+
+
 def samples_option(wildcards):
     return " ".join(f"--samples {path}" for path in samples_manifest(wildcards))
 
@@ -151,6 +179,11 @@ def novelty_model(wildcards):
 def novelty_data(wildcards):
     """The data set's manifest where its held-out documents are read; none for another text."""
     return [DATA_MANIFEST] if look_up(GRID.novelty, "novelty measurement", wildcards.measurement).spec.data else []
+
+
+def novelty_inputs(wildcards):
+    inputs = [*novelty_model(wildcards), *novelty_data(wildcards)]
+    return unless_there(f"results/novelty/{wildcards.measurement}.json", inputs)
 
 
 def novelty_data_option(wildcards):

@@ -17,7 +17,7 @@ rule tokenize_start:
 
 rule tokenize_part:
     input:
-        ancient("results/data/{data}/parts/plan.json"),
+        ancient(token_plan),
     output:
         # The parts themselves aren't declared: Snakemake would delete those that are done when it starts a job again.
         "results/data/{data}/parts/job-{job}-of-{jobs}.json",

@@ -1,6 +1,6 @@
 rule needle_samples:
     input:
-        data=ancient(DATA_MANIFEST),
+        ancient(samples_inputs),
     output:
         "results/needles/{samples}/manifest.json",
     log:
@@ -13,14 +13,12 @@ rule needle_samples:
     message:
         "Hiding needles: {wildcards.samples}"
     shell:
-        "tlm-repro needle-samples --spec {params.spec:q} --data {input.data:q} --out {output:q} > {log:q} 2>&1"
+        "tlm-repro needle-samples --spec {params.spec:q}" f" --data {DATA_MANIFEST}" " --out {output:q} > {log:q} 2>&1"
 
 
 rule evaluate:
     input:
-        model=ancient("results/models/{run}/manifest.json"),
-        data=ancient(DATA_MANIFEST),
-        samples=ancient(samples_manifest),
+        ancient(evaluation_inputs),
     output:
         "results/evaluations/{run}/{evaluation}.json",
     log:
@@ -38,7 +36,8 @@ rule evaluate:
     message:
         "Evaluating {wildcards.run}: {wildcards.evaluation}"
     shell:
-        "tlm-repro evaluate --spec {params.spec:q} --model {input.model:q} --data {input.data:q}"
+        "tlm-repro evaluate --spec {params.spec:q} --model results/models/{wildcards.run}/manifest.json"
+        f" --data {DATA_MANIFEST}"
         " {params.samples} {resources.benchmarks} --batch-size {resources.batch_size} --out {output:q} > {log:q} 2>&1"
 
 

@@ -1,7 +1,6 @@
 rule measure_novelty:
     input:
-        model=ancient(novelty_model),
-        data=ancient(novelty_data),
+        ancient(novelty_inputs),
     output:
         "results/novelty/{measurement}.json",
     log:

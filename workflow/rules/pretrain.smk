@@ -1,6 +1,6 @@
 rule pretrain:
     input:
-        data=ancient(DATA_MANIFEST),
+        ancient(training_inputs),
     output:
         "results/models/{run}/manifest.json",
     log:
@@ -23,7 +23,8 @@ rule pretrain:
         "Pretraining {wildcards.run}"
     # Without a shell in between, signals from a scheduler reach training and nothing dies before it has saved.
     shell:
-        "exec tlm-repro pretrain --spec {params.spec:q} --data {input.data:q} --checkpoints {params.checkpoints:q}"
+        "exec tlm-repro pretrain --spec {params.spec:q} --checkpoints {params.checkpoints:q}"
+        f" --data {DATA_MANIFEST}"
         " --execution {resources.execution:q} --out {output:q} > {log:q} 2>&1"
 
 

@@ -1,6 +1,7 @@
 # Each command takes a view: the cells to show and the files to read. A command line has no room for those of many seeds.
 # One job writes all views. They aren't ancient() to the rules below: where that job has to run, Snakemake would plan
 # nothing downstream of it.
+# The view is a param of each rule too: a table that another configuration made under the same name is made again.
 rule views:
     output:
         list(VIEW_FILES.values()),
@@ -32,6 +33,7 @@ rule table:
         "logs/tables/{exhibit}.log",
     params:
         caption=exhibit_caption,
+        view=table_view,
     message:
         "Tabulating {wildcards.exhibit}"
     shell:
@@ -55,6 +57,7 @@ rule figure:
         "logs/figures/{exhibit}.log",
     params:
         caption=exhibit_caption,
+        view=figure_view,
     message:
         "Drawing {wildcards.exhibit}"
     shell:
@@ -70,6 +73,8 @@ rule claims:
         markdown=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
     log:
         "logs/claims.log",
+    params:
+        view=VIEW_FILES["claims"],
     message:
         "Judging the claims"
     shell:
@@ -89,6 +94,7 @@ rule html_report:
         "logs/report.log",
     params:
         figures=figure_options,
+        view=VIEW_FILES["report"],
     message:
         "Writing {output}"
     shell:
