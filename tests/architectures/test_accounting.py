@@ -8,7 +8,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
-from tlm_repro.architectures.registry import SHIPPED
 from tlm_repro.config.loading import load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.decoder import LanguageModel
@@ -93,7 +92,7 @@ PAPER = load(Path(__file__).parents[2] / "config/paper.yaml")
 
 
 @pytest.mark.parametrize("scale", PAPER.scales)
-@pytest.mark.parametrize("architecture", SHIPPED)
+@pytest.mark.parametrize("architecture", PAPER.architectures)
 def test_every_architecture_has_every_scale_of_the_paper(scale, architecture):
     """Within 1.5 % of the nominal size, uniform and tapered alike, and as the decoder is built."""
     width = PAPER.scales[scale].mlp_width[architecture]

@@ -29,6 +29,7 @@ TIERS = {
     "novelty": "process",
     "sharing": "workflow",
     "test_cli.py": "process",
+    "test_contributing.py": "workflow",
     "test_workflow.py": "workflow",
     "training": "process",
     "workflow": "workflow",
