@@ -2,17 +2,16 @@
 
 import pytest
 import torch
+from plain_cache import PlainCache
+from small_models import small_spec
 from torch.utils.flop_counter import FlopCounterMode
-from transformers.cache_utils import DynamicCache
 
 from tlm_repro.allocation.widths import layer_widths
 from tlm_repro.architectures.registry import architecture
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.continuum import ContinuumMemory
+from tlm_repro.models.decoder import LanguageModel
 from tlm_repro.models.feed_forward import SwiGLU
-from tlm_repro.models.hugging_face.cache import CacheAdapter
-from tlm_repro.models.hugging_face.configuration import TLMConfig
-from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
 from tlm_repro.models.mixer import Context
 from tlm_repro.training.optimizers.periodic import parameter_groups
 
@@ -21,14 +20,14 @@ IN_CONTEXT = {"update": "in_context", "periods": [3, 5, 5, 0], "max_learning_rat
 
 
 def settings(widths=(20,), model_width=WIDTH, **mixer):
-    return TLMConfig(
-        architecture="hope_attention",
-        vocab_size=61,
-        hidden_size=model_width,
-        num_attention_heads=2,
-        num_hidden_layers=len(widths),
-        intermediate_sizes=list(widths),
-        rms_norm_eps=EPS,
+    return small_spec(
+        "hope_attention",
+        layers=len(widths),
+        model_width=model_width,
+        heads=2,
+        intermediate_sizes=tuple(widths),
+        norm_eps=EPS,
+        initializer_range=0.02,
         mixer=mixer,
     )
 
@@ -36,7 +35,7 @@ def settings(widths=(20,), model_width=WIDTH, **mixer):
 def memory(widths=(20,), deviation=0.5, **mixer):
     """One block in float64, its weights large enough for every level to matter."""
     torch.manual_seed(0)
-    block = ContinuumMemory(settings(widths, **mixer).to_spec(), 0).double()
+    block = ContinuumMemory(settings(widths, **mixer), 0).double()
     with torch.no_grad():
         for weight in block.parameters():
             weight.normal_(std=deviation)
@@ -110,7 +109,7 @@ def test_the_chain_is_that_of_its_equations(periods):
 
 
 def test_one_level_is_the_transformers_mlp():
-    config = settings(periods=[3]).to_spec()
+    config = settings(periods=[3])
     block, plain = ContinuumMemory(config, 0), SwiGLU(config, 0)
     plain.load_state_dict({name.removeprefix("levels.0."): weight for name, weight in block.state_dict().items()})
     hidden = torch.randn(2, 5, WIDTH)
@@ -122,13 +121,14 @@ def test_a_tapered_stack_has_the_transformers_parameters_layer_by_layer(mixer):
     widths = layer_widths("cosine", 12, 256, start=1.5, end=0.5)
     widths = widths if "update" in mixer else (*widths, 77, 33, 5)
     config = settings(widths, 128, **mixer)
-    fast = sum(period > 0 for period in config.options.periods) if "update" in mixer else 0
+    options = architecture("hope_attention").options.model_validate(config.mixer)
+    fast = sum(period > 0 for period in options.periods) if "update" in mixer else 0
     cost = architecture("hope_attention").feed_forward_parameters
     for index, width in enumerate(widths):
         with torch.device("meta"):
-            block = ContinuumMemory(config.to_spec(), index)
+            block = ContinuumMemory(config, index)
         count = sum(weight.numel() for weight in block.parameters())
-        assert count == 3 * 128 * width + fast * (3 * 128 + 3) == cost(config.to_spec(), width)
+        assert count == 3 * 128 * width + fast * (3 * 128 + 3) == cost(config, width)
         assert sum(level.gate.out_features for level in block.levels) == width
 
 
@@ -136,32 +136,32 @@ def test_a_tapered_stack_has_the_transformers_parameters_layer_by_layer(mixer):
 @pytest.mark.parametrize("time", [1, 4, 13])
 def test_flops_are_those_that_torch_counts(mixer, time):
     config = settings((40,), **mixer)
-    block, hidden = ContinuumMemory(config.to_spec(), 0), torch.randn(1, time, WIDTH)
+    block, hidden = ContinuumMemory(config, 0), torch.randn(1, time, WIDTH)
     with FlopCounterMode(display=False) as counter:
         block(hidden, hidden, shared())
-    assert counter.get_total_flops() == architecture("hope_attention").feed_forward_flops(config.to_spec(), 40, time)
+    assert counter.get_total_flops() == architecture("hope_attention").feed_forward_flops(config, 40, time)
 
 
 def test_the_optimiser_hears_the_period_of_every_level():
-    block = ContinuumMemory(settings((40,), periods=[1, 2, 8, 8]).to_spec(), 0)
+    block = ContinuumMemory(settings((40,), periods=[1, 2, 8, 8]), 0)
     sizes = {
         group["update_period"]: sum(weight.numel() for weight in group["params"])
         for group in parameter_groups(block, 0.1)
         if group["weight_decay"]
     }
     assert sizes == {1: 3 * WIDTH * 16, 2: 3 * WIDTH * 8, 8: 3 * WIDTH * 16}  # 40 = 16 + 8 + 8 + 8
-    inside = ContinuumMemory(settings((40,), **IN_CONTEXT).to_spec(), 0)
+    inside = ContinuumMemory(settings((40,), **IN_CONTEXT), 0)
     assert {group["update_period"] for group in parameter_groups(inside, 0.1)} == {1}
 
 
 def test_levels_of_unequal_width_are_refused_in_context():
     with pytest.raises(ConfigError, match="an MLP width of 22 doesn't divide into 4 equal levels"):
-        ContinuumMemory(settings((22,), **IN_CONTEXT).to_spec(), 0)
+        ContinuumMemory(settings((22,), **IN_CONTEXT), 0)
 
 
 def test_a_width_below_one_a_level_is_refused():
     with pytest.raises(ConfigError, match="an MLP width of 3 can't be split over 4 levels"):
-        ContinuumMemory(settings((3,)).to_spec(), 0)
+        ContinuumMemory(settings((3,)), 0)
 
 
 def test_levels_that_change_in_context_follow_their_equations_and_gradients():
@@ -193,7 +193,7 @@ def test_a_later_token_changes_nothing_before_it():
 @pytest.mark.parametrize("lengths", [[13], [1] * 13, [7, 1, 1, 4], [4, 9], [2, 3, 8]])
 def test_any_split_through_the_cache_is_one_pass(lengths):
     block, (hidden, residual) = memory(**IN_CONTEXT), stream()
-    cache = CacheAdapter(DynamicCache(config=settings(**IN_CONTEXT)))
+    cache = PlainCache()
     parts = zip(hidden.split(lengths, dim=1), residual.split(lengths, dim=1), strict=True)
     pieces = [block(*part, shared(), cache) for part in parts]
     expected = block(hidden, residual, shared())
@@ -206,7 +206,7 @@ def test_a_padded_row_is_that_row_alone(side):
     lengths = [13, 6, 0]
     places = torch.arange(13)
     padding = torch.stack([places < length if side == "right" else places >= 13 - length for length in lengths])
-    cache = CacheAdapter(DynamicCache(config=settings(**IN_CONTEXT)))
+    cache = PlainCache()
     result = block(hidden, residual, shared(padding), cache)
     more_hidden, more_residual = stream(batch=3, time=14, seed=4)
     # The last row begins only now; together the rows stand at different places of their chunks.
@@ -232,7 +232,7 @@ def test_a_period_longer_than_the_text_changes_nothing():
 
 def test_untrained_levels_of_every_period_forget_the_same_share_in_it():
     torch.manual_seed(0)
-    model = TLMForCausalLM(settings((64, 40), update="in_context", periods=[8, 64, 1024, 0], max_learning_rate=0.5))
+    model = LanguageModel(settings((64, 40), update="in_context", periods=[8, 64, 1024, 0], max_learning_rate=0.5))
     for layer in model.model.layers:
         for level, period in zip(layer.mlp.levels, (8, 64, 1024), strict=False):
             rates = level.rates(torch.randn(1, period, WIDTH), has_past=torch.ones(1, dtype=torch.bool))

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers.cache_utils import DynamicCache
+from plain_cache import PlainCache
+from small_models import small_spec
 
 from tlm_repro.architectures.registry import architecture, load
 from tlm_repro.errors import ConfigError
 from tlm_repro.models.attention import causal_mask
-from tlm_repro.models.hugging_face.cache import CacheAdapter
-from tlm_repro.models.hugging_face.configuration import TLMConfig
 from tlm_repro.models.mixer import Context
 from tlm_repro.models.rotary import Rotary
 
@@ -184,25 +183,26 @@ def weights_of(mixer, **options):
 
 
 def built(variant, **options):
-    """A mixer in float64 with every parameter drawn at random, and its configuration."""
+    """A mixer in float64 with every parameter drawn at random."""
     torch.manual_seed(0)
-    config = TLMConfig(
-        architecture="titans",
-        hidden_size=WIDTH,
-        num_attention_heads=ATTENTION_HEADS,
+    spec = small_spec(
+        "titans",
+        layers=2,
+        model_width=WIDTH,
+        heads=ATTENTION_HEADS,
         rope_theta=THETA,
-        rms_norm_eps=EPS,
-        intermediate_sizes=[5, 3],
+        norm_eps=EPS,
+        intermediate_sizes=(5, 3),
         mixer={**OPTIONS, "variant": variant, **options},
     )
-    mixer = load(architecture("titans").mixer)(config.to_spec(), 0).double()
+    mixer = load(architecture("titans").mixer)(spec, 0).double()
     for name, parameter in mixer.named_parameters():
         if "norm" in name or "scale" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
         else:
             # Wide fast weights: next to 0 the norm in a memory amplifies rounding as much as learning.
             torch.nn.init.normal_(parameter, std=1.0 if "weights" in name else 0.5)
-    return mixer, config
+    return mixer
 
 
 def tokens(time, batch=1):
@@ -224,9 +224,9 @@ def context(time, past=0, padding=None, shift=0):
     )
 
 
-def pieces(mixer, config, hidden, lengths, padding=None):
+def pieces(mixer, hidden, lengths, padding=None):
     """The outputs of calls that take `lengths` tokens one after the other, through one cache."""
-    cache, past, outputs = CacheAdapter(DynamicCache(config=config)), 0, []
+    cache, past, outputs = PlainCache(), 0, []
     for piece in hidden.split(lengths, dim=1):
         time = piece.shape[1]
         seen = None if padding is None else padding[:, : past + time]
@@ -245,14 +245,14 @@ def assert_close(seen, expected, tolerance=1e-8):
     "options", [{}, {"depth": 1, "gate": "sigmoid"}, {"chunk": 1, "window": 1, "persistent": 0, "segment": 3}]
 )
 def test_a_mixer_follows_its_equations(variant, options):
-    mixer, _ = built(variant, **options)
+    mixer = built(variant, **options)
     p, hidden = weights_of(mixer, **options), tokens(19)
     assert_close(mixer(hidden, context(19)), SLOW[variant](p, hidden[0], range(19))[None])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_its_gradients_are_those_of_the_equations(variant):
-    mixer, _ = built(variant)
+    mixer = built(variant)
     hidden = tokens(11).requires_grad_()
     leaves = [hidden, *mixer.parameters()]
     fast = mixer(hidden, context(11))
@@ -264,7 +264,7 @@ def test_its_gradients_are_those_of_the_equations(variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_later_token_never_moves_an_earlier_output(variant):
-    mixer, _ = built(variant)
+    mixer = built(variant)
     hidden = tokens(21, batch=2)
     before = mixer(hidden, context(21))
     for changed in (5, 11, 12, 16):
@@ -280,23 +280,23 @@ def test_a_later_token_never_moves_an_earlier_output(variant):
     "lengths", [[1] * 21, [21], [6, *[1] * 15], [8, 13], [3, 7, 1, 1, 9], [17, 1, 1, 1, 1], [2, 19]]
 )
 def test_any_split_through_the_cache_gives_one_result(variant, lengths):
-    mixer, config = built(variant)
+    mixer = built(variant)
     hidden = tokens(21, batch=2)
-    assert_close(pieces(mixer, config, hidden, lengths), mixer(hidden, context(21)))
+    assert_close(pieces(mixer, hidden, lengths), mixer(hidden, context(21)))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("lengths", [None, [13, *[1] * 7], [9, 11], [4, 3, 6, 1, 6]])
 def test_a_left_padded_row_gives_what_it_does_alone(variant, lengths):
     """Whatever stands in the padding; `None`: in one pass and without a cache."""
-    mixer, config = built(variant)
+    mixer = built(variant)
     real = (20, 17, 13, 12)
     hidden = tokens(20, batch=len(real))
     padding = torch.stack([torch.arange(20) >= 20 - count for count in real])
     if lengths is None:
         together = mixer(hidden, context(20, padding=padding))
     else:
-        together = pieces(mixer, config, hidden, lengths, padding)
+        together = pieces(mixer, hidden, lengths, padding)
     assert together.isfinite().all()
     for row, count in enumerate(real):
         alone = mixer(hidden[row : row + 1, 20 - count :], context(count))
@@ -331,13 +331,13 @@ def without_learning(mixer):
 def test_attention_reaches_as_far_as_it_says(variant, sees):
     """Without a memory that learns: itself, the last 5 tokens, its segment of 8; with one, everything before it."""
     expected = [[then <= now and sees(now, then) for then in range(18)] for now in range(18)]
-    assert reach(without_learning(built(variant)[0]), 18).tolist() == expected
-    assert reach(built(variant)[0], 18).tolist() == [[then <= now for then in range(18)] for now in range(18)]
+    assert reach(without_learning(built(variant)), 18).tolist() == expected
+    assert reach(built(variant), 18).tolist() == [[then <= now for then in range(18)] for now in range(18)]
 
 
 @pytest.mark.parametrize("variant", ["mag", "mac"])
 def test_persistent_tokens_are_seen_by_all_and_have_no_order(variant):
-    mixer, _ = built(variant)
+    mixer = built(variant)
     hidden = tokens(18)
 
     def run(persistent):
@@ -353,15 +353,15 @@ def test_persistent_tokens_are_seen_by_all_and_have_no_order(variant):
 def test_without_persistent_tokens_distance_alone_matters(variant):
     hidden = tokens(18)
     for persistent, same in ((0, True), (3, False)):
-        mixer, _ = built(variant, persistent=persistent)
+        mixer = built(variant, persistent=persistent)
         moved = (mixer(hidden, context(18, shift=7)) - mixer(hidden, context(18))).abs().max()
         assert (moved < 1e-10) == same
 
 
 def test_autocast_keeps_a_slow_decay():
     """A logit of 1e-4 a token is −9.21; in bfloat16 it would be −9.1875, and 2,000 tokens would show it."""
-    mixer, config = built("lmm")
-    mixer, cache = without_learning(mixer.float()), CacheAdapter(DynamicCache(config=config))
+    mixer = built("lmm")
+    mixer, cache = without_learning(mixer.float()), PlainCache()
     with torch.no_grad():
         mixer.memory.rates.bias[2 * MEMORY_HEADS :] = math.log(1e-4 / (1 - 1e-4))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -372,7 +372,7 @@ def test_autocast_keeps_a_slow_decay():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_autocast_outputs_and_gradients_are_near_those_in_double_precision(variant):
-    mixer, _ = built(variant, max_learning_rate=1e-3)
+    mixer = built(variant, max_learning_rate=1e-3)
     hidden, found = tokens(19), []
     for place, precision in ((mixer, torch.float64), (copy.deepcopy(mixer).float(), torch.float32)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision is torch.float32):

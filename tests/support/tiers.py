@@ -25,7 +25,7 @@ TIERS = {
     "data/test_batches.py": "fast",
     "evaluation": "process",
     "models/hugging_face": "process",
-    **{f"models/test_{name}.py": "process" for name in ("continuum", "decoder", "folder", "initialisation", "titans")},
+    **{f"models/test_{name}.py": "process" for name in ("decoder", "folder", "initialisation")},
     "novelty": "process",
     "sharing": "workflow",
     "test_cli.py": "process",
