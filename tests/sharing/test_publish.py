@@ -115,7 +115,7 @@ def test_branches_with_other_grids_share_and_join(lab: Path, clone: Path, run):
     other = lab / "other"
     another_config(other)
     theirs = expand(load(other / "config.yaml"))
-    product(other / "results", "data", theirs.data.name)
+    product(other / "results", theirs.data)
     product(other / "results", next(iter(theirs.runs.values())))
     output = run(other, "tlm-repro publish data pretrain")
     assert "data: 0 added, 1 already published" in output
