@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tlm_repro.data.foreign import CODE_REMEDY, check_counts, needs_code, read_settings, tokenizer_file_names
 from tlm_repro.data.readers.base import Document
 from tlm_repro.errors import DataError
 from tlm_repro.spec.data import PretrainedTokenizer, TrainedTokenizer
@@ -87,14 +88,24 @@ def load_pretrained(spec: PretrainedTokenizer) -> PreTrainedTokenizerFast:
     """Loads a Hugging Face tokenizer by hub name or folder.
 
     Raises:
-        DataError: the tokenizer can't be loaded, isn't a fast one, has no end-of-text token, or has more entries than
-            `spec.vocab_size`.
+        ArtifactError: its settings refer to a file outside its folder, or count more than any model has.
+        DataError: the tokenizer can't be loaded without running its own code, isn't a fast one, has no end-of-text
+            token, or has more entries than `spec.vocab_size`.
     """
     from transformers import AutoTokenizer
 
+    folder = Path(spec.name)
+    if (folder / "config.json").is_file():
+        check_counts(folder / "config.json", read_settings(folder / "config.json"))
+    if (folder / "tokenizer_config.json").is_file():
+        tokenizer_file_names(folder / "tokenizer_config.json")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(spec.name, revision=spec.revision)
+        tokenizer = AutoTokenizer.from_pretrained(spec.name, revision=spec.revision, trust_remote_code=False)
     except Exception as error:  # the hub client and the loaders raise many unrelated types
+        if needs_code(error):
+            raise DataError(
+                f"the tokenizer '{spec.name}' comes with Python code of its own (auto_map). {CODE_REMEDY}"
+            ) from None
         cause = next(iter(str(error).strip().splitlines()), "")
         raise DataError(
             f"the tokenizer '{spec.name}' (revision {spec.revision}) can't be loaded "
@@ -118,7 +129,7 @@ def load(folder: Path) -> PreTrainedTokenizerFast:
 
     if not (folder / "tokenizer.json").is_file():
         raise DataError(f"{folder} holds no tokenizer.json: run the stage that makes it")
-    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def special_tokens(folder: Path) -> dict[str, int]:

@@ -93,7 +93,7 @@ def external_subject(model: str) -> Subject:
 
     spec = pretrained.resolve_revision(pretrained.parse_reference(model))
     files = pretrained.local_files(spec)
-    contents = {file.name: sha256_file(file) for file in files}
+    contents = {name: sha256_file(file) for name, file in files.items()}
     # A commit on the hub identifies its files. A local folder or file is identified by its contents.
     block = {"name": spec.name, "source": "package" if spec.package else "folder" if files else "hub"}
     if contents:

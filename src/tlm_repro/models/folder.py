@@ -14,10 +14,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tlm_repro.architectures.accounting import parameters
 from tlm_repro.architectures.registry import check_model
 from tlm_repro.artifacts.files import read_json
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.models.decoder import LanguageModel
+from tlm_repro.models.stored import check_promise, stored_in
 from tlm_repro.spec.run import ModelSpec
 
 REMEDY = "train the run again or fetch it anew"
@@ -64,12 +66,13 @@ def read_decoder(folder: Path, *, device: str = "cpu") -> LanguageModel:
         ArtifactError: a file is missing or damaged, weights don't fit the configuration, or one isn't finite.
     """
     spec = read_spec(folder)
-    with torch.device("meta"):
-        model = LanguageModel(spec)
     try:
+        check_promise(folder / CONFIG, parameters(spec).total, stored_in([folder / WEIGHTS]).elements)
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ArtifactError(f"{folder / WEIGHTS} can't be read ({error}): {REMEDY}") from error
+    with torch.device("meta"):
+        model = LanguageModel(spec)
     _check_weights(folder, model, weights)
     # Copied: a tensor of a memory-mapped file may be aligned differently, and matrix products round with that.
     model.to_empty(device=device)

