@@ -1,7 +1,8 @@
 """The contract of an exhibit: a table, a figure or both, as one class in one file.
 
-Files of `reporting/exhibits` and those that a configuration names under `reporting.exhibits` are searched for such
-classes. A workflow imports all of them whenever it is parsed: import pandas, Matplotlib and SciPy inside functions.
+The registry searches the files of `reporting/exhibits` and those that a configuration names under `reporting.exhibits`.
+Every parse of the workflow imports them. So import heavy modules inside functions, or take NumPy and pandas from
+`reporting.lazy`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Exhibit:
-    """A subclass says what it is called and what it reads, and overrides `table`, `figure` or both.
+    """A subclass states its name and what it reads, and overrides `table`, `figure` or both.
 
-    `name` is that of its files. With fields of a cell in braces, as in `niah-{architecture}-{scale}`, the class is a
-    family: it has one member for each of their values, which sees the cells with these values alone.
+    Its files are called `name`. Fields of a cell in braces, such as `niah-{architecture}-{scale}`, make the class a
+    family: one member for each combination of their values, which sees only the cells that have these values.
     """
 
     name: ClassVar[str]
