@@ -206,3 +206,52 @@ def test_bad_figures_are_refused_by_name(tmp_path):
         page(names=("a", "a"))
     with pytest.raises(ArtifactError, match=r"lost\.svg does not exist"):
         report.Figure.read(tmp_path / "lost.svg", "lost")
+
+
+RASTER = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "<script>alert(1)</script>",
+        "<g><g><script href='x.js'/></g></g>",
+        "<foreignObject><p xmlns='http://www.w3.org/1999/xhtml' onclick='alert(1)'/></foreignObject>",
+        "<b xmlns='http://www.w3.org/1999/xhtml' onclick='alert(1)'>x</b>",
+        "<rect onload='alert(1)' OnClick='alert(1)'/>",
+        "<a href='javascript:alert(1)'><rect/></a>",
+        "<a xlink:href='https://alert.example'><rect/></a>",
+        "<use href='other.svg#alert'/>",
+        "<image href='https://alert.example/x.png'/>",
+        "<image href='data:image/svg+xml;base64,alert'/>",
+        "<use href='#m'><animate attributeName='href' to='javascript:alert(1)'/><set to='alert'/></use>",
+        "<style>@import 'https://alert.example/x.css';</style>",
+        "<style>rect { fill: url(https://alert.example/x.svg#y) }</style>",
+        "<style>rect { fill: u\\72l(//alert.example) }</style>",
+        "<rect style='fill: url( \"//alert.example\")'/>",
+        "<rect fill='url(//alert.example#x)'/>",
+        "<rect style='background: image-set(\"//alert.example\" 1x)'/>",
+        "<g xml:base='https://alert.example'><rect/></g>",
+        "<title><style>&lt;/style&gt;alert</style></title>",
+        "<feImage href='//alert.example'/>",
+        "<unknown>alert</unknown>",
+    ],
+)
+def test_nothing_in_a_figure_runs_or_fetches(part):
+    svg = SVG.replace("</svg>", f"{part}<rect id='last'/></svg>")
+    drawn = report.inline_svg(report.Figure("own", "Own", svg))
+    assert not re.search(r"alert|javascript|script|foreignObject|animate|\bon\w+=|x\.js|@import|base=", drawn)
+    assert drawn.rstrip().endswith('<rect id="own-3" /></svg>')
+
+
+def test_embedded_images_and_references_within_a_figure_stay():
+    part = f"<title>Loss</title><image xlink:href='{RASTER}'/><rect style='fill: url(#RANDOM)' transform='scale(2)'/>"
+    drawn = report.inline_svg(report.Figure("own", "Own", SVG.replace("</svg>", f"{part}</svg>")))
+    for kept in (RASTER, "<title>Loss</title>", 'style="fill: url(#own-1)"', 'transform="scale(2)"'):
+        assert kept in drawn
+
+
+def test_deep_figures_are_refused_by_name():
+    svg = '<svg xmlns="http://www.w3.org/2000/svg">' + "<g>" * 50_000 + "</g>" * 50_000 + "</svg>"
+    with pytest.raises(ArtifactError, match="figure 'deep' is nested too deeply"):
+        report.inline_svg(report.Figure("deep", "Deep", svg))

@@ -8,6 +8,7 @@ from tabulate import tabulate
 
 from tlm_repro.architectures.registry import architecture
 from tlm_repro.overview.plan import EvaluationCost, Plan, RunCost, training_hours
+from tlm_repro.reporting.markdown import cell
 
 Form = Literal["text", "markdown"]
 NOT_ESTIMATED = "not estimated"
@@ -121,7 +122,9 @@ def table(rows: list[dict[str, str]], form: Form) -> str:
         for column in rows[0]
     }
     align = ["right" if numeric[column] else "left" for column in rows[0]]
-    style = "github" if form == "markdown" else "simple"
+    style = "simple"
+    if form == "markdown":
+        style, rows = "github", [{cell(column): cell(text) for column, text in row.items()} for row in rows]
     return tabulate(rows, headers="keys", tablefmt=style, colalign=align, disable_numparse=True)
 
 

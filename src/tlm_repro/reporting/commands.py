@@ -75,11 +75,15 @@ def scores(files: Annotated[list[Path], typer.Argument(help="Evaluation files.")
 
     from tlm_repro.reporting import results
     from tlm_repro.reporting.evidence import files_by_kind
+    from tlm_repro.reporting.markdown import cell
 
     measured = results.load(files_by_kind(files)["evaluation"])
     ours = measured.metrics.rename(columns={"run": "name"})
     columns = ["name", "suite", "metric", "value", "stderr", "items"]
-    typer.echo(pd.concat([ours, measured.external])[columns].to_markdown(index=False, floatfmt=".4g"))
+    table = pd.concat([ours, measured.external])[columns].map(
+        lambda value: cell(value) if isinstance(value, str) else value
+    )
+    typer.echo(table.to_markdown(index=False, floatfmt=".4g"))
 
 
 @app.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tlm_repro.artifacts.files import write_text
 from tlm_repro.reporting.lazy import pd
+from tlm_repro.reporting.markdown import cell
 from tlm_repro.reporting.published import NOT_PUBLISHED
 from tlm_repro.reporting.sheets import Sheet
 
@@ -42,7 +43,8 @@ def csv(frame: pd.DataFrame) -> str:
 
 def markdown(table: Sheet) -> str:
     align = ["right" if column in table.numeric else "left" for column in table.text.columns]
-    body = table.text.to_markdown(index=False, colalign=align, disable_numparse=True)
+    text = table.text.map(cell).rename(columns=cell)
+    body = text.to_markdown(index=False, colalign=align, disable_numparse=True)
     return f"{table.caption}\n\n{body}\n"
 
 

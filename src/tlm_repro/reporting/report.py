@@ -24,6 +24,15 @@ SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 TARGET = re.compile(r"url\(#([^)]+)\)")
 POINTS = re.compile(r"^([\d.]+)pt$")
+# What a drawing consists of. Scripts, animations, HTML and images from elsewhere aren't among them.
+SHAPES = {"path", "rect", "circle", "ellipse", "line", "polyline", "polygon", "text", "tspan", "textPath", "image"}
+STRUCTURE = {"svg", "g", "defs", "symbol", "use", "style", "title", "desc", "a"}
+PAINT = {"clipPath", "mask", "marker", "pattern", "linearGradient", "radialGradient", "stop"}
+ELEMENTS = SHAPES | STRUCTURE | PAINT
+HREFS = ("href", f"{{{XLINK}}}href")
+XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+EMBEDDED = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]*")
+ELSEWHERE = re.compile(r"url\(\s*(?!#)|image-set\(|src\(", re.IGNORECASE)  # in CSS or an attribute
 LONG = 32  # characters of a cell from which on it may be broken into lines
 LARGEST = 1.35  # CSS pixels a point of a figure: its text, of 9 points and more, stays that of the page
 
@@ -130,7 +139,8 @@ def inline_svg(figure: Figure) -> str:
     """The figure's `svg` element alone, its ids numbered in order after the figure's name.
 
     Several inline SVGs share one space of ids, and plotting libraries draw theirs at random: both would break the page.
-    Metadata, which holds dates, is dropped, and style rules are confined to the figure.
+    Metadata, which holds dates, is dropped, and style rules are confined to the figure. So is all that could run or
+    fetch something: an SVG inside a page has the page's rights.
     """
     try:
         root = ElementTree.fromstring(figure.svg)
@@ -138,9 +148,8 @@ def inline_svg(figure: Figure) -> str:
         raise ArtifactError(f"figure '{figure.name}' is not well-formed SVG ({error}): make it again") from None
     if root.tag != f"{{{SVG}}}svg":
         raise ArtifactError(f"figure '{figure.name}' is a <{root.tag}> document, an SVG was expected: make it again")
-    for parent in list(root.iter()):
-        for child in parent.findall(f"{{{SVG}}}metadata"):
-            parent.remove(child)
+    for element in list(root.iter()):
+        remove_active_content(element)
     root.attrib.pop("id", None)
     originals = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
     ids = {old: f"{figure.name}-{index}" for index, old in enumerate(dict.fromkeys(originals), start=1)}
@@ -151,7 +160,35 @@ def inline_svg(figure: Figure) -> str:
         root.attrib["style"] = f"min-width: {float(width[1]):.0f}px; max-width: {LARGEST * float(width[1]):.0f}px"
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
-    return ElementTree.tostring(root, encoding="unicode")
+    try:
+        return ElementTree.tostring(root, encoding="unicode")
+    except RecursionError:
+        raise ArtifactError(f"figure '{figure.name}' is nested too deeply: make it again") from None
+
+
+def remove_active_content(element: ElementTree.Element) -> None:
+    """Removes an element's children that aren't parts of a drawing, and attributes that run or fetch something."""
+    only_text = element.tag in (f"{{{SVG}}}title", f"{{{SVG}}}desc", f"{{{SVG}}}style")
+    for child in list(element):
+        namespace, _, name = str(child.tag).removeprefix("{").partition("}")
+        is_style = name == "style"
+        if only_text or namespace != SVG or name not in ELEMENTS or (is_style and not is_plain_css(child.text or "")):
+            element.remove(child)
+    for name, value in list(element.attrib.items()):
+        if name in HREFS:
+            keep = value.startswith("#") or (element.tag == f"{{{SVG}}}image" and bool(EMBEDDED.fullmatch(value)))
+        elif name == "style":
+            keep = is_plain_css(value)
+        else:
+            namespaced = name.startswith("{") and name != XML_SPACE
+            keep = not namespaced and not name.lower().startswith("on") and not ELSEWHERE.search(value)
+        if not keep:
+            del element.attrib[name]
+
+
+def is_plain_css(text: str) -> bool:
+    """Whether style rules refer to the figure alone. At-rules and escapes could hide an address."""
+    return not ELSEWHERE.search(text) and "@" not in text and "\\" not in text
 
 
 def renamed(element: ElementTree.Element, ids: Mapping[str, str], scope: str) -> None:

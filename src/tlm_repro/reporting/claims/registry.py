@@ -14,6 +14,7 @@ from tlm_repro.reporting import published as sources
 from tlm_repro.reporting.claims import rules
 from tlm_repro.reporting.claims.verdicts import Outcome
 from tlm_repro.reporting.evidence import Evidence
+from tlm_repro.reporting.markdown import cell
 from tlm_repro.reporting.published import NOT_PUBLISHED
 
 TOY_SENTENCE = "Toy scale: this verdict is about the toy runs alone and is no evidence for or against the paper."
@@ -169,7 +170,9 @@ def markdown(claims: Sequence[Claim], *, config: str, toy: bool) -> str:
     if toy:
         lines += [f"> {TOY_SENTENCE}", ""]
     lines += ["| # | claim | source | verdict |", "|--:|:--|:--|:--|"]
-    lines += [f"| {claim.number} | {claim.statement} | {claim.source} | **{claim.verdict}** |" for claim in claims]
+    lines += [
+        f"| {claim.number} | {cell(claim.statement)} | {cell(claim.source)} | **{claim.verdict}** |" for claim in claims
+    ]
     for claim in claims:
         lines += [
             "",
