@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+import zstandard
 
 from tlm_repro.data.corpora import documents, is_held_out
 from tlm_repro.data.readers.base import Document
@@ -103,6 +104,13 @@ def test_jsonl_rows_keep_their_numbers_when_empty_ones_are_left_out(tmp_path):
     assert pairs(corpus) == [("a.jsonl.gz#0", "packed"), ("b.jsonl#0", "a\nb"), ("b.jsonl#2", "é")]
 
 
+def test_rows_compressed_by_zstandard_are_read(tmp_path):
+    text = '{"text": "one"}\n{"text": "two"}\n'
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(text.encode()))
+    corpus = FilesCorpus(paths=(f"{tmp_path}/*.zst",), format="jsonl")
+    assert pairs(corpus) == [("a.jsonl.zst#0", "one"), ("a.jsonl.zst#1", "two")]
+
+
 def test_parquet_rows_of_a_named_field(tmp_path):
     pd.DataFrame({"n": [1, 2], "body": ["one", "two"]}).to_parquet(tmp_path / "x.parquet")
     corpus = FilesCorpus(paths=(f"{tmp_path}/x.parquet",), format="parquet", field="body")
@@ -115,7 +123,7 @@ def test_parquet_rows_of_a_named_field(tmp_path):
         ("x.jsonl", b'{"body": "b", "id": 1}\n', r"row 0 of .*x.jsonl has no field 'text': name one of body, id"),
         ("x.jsonl", b'{"text": "a"}\n{"id": 1}\n', r"row 1 of .*x.jsonl has nothing in field 'text'"),
         ("x.jsonl", b'{"text": 31}\n', r"row 0 of .*x.jsonl has 31 in field 'text' instead of text"),
-        ("x.jsonl", b'{"text": \n', r"x.jsonl can't be read \(.*\): make it valid jsonl, or exclude it"),
+        ("x.jsonl", b'{"text": \n', r"x.jsonl can't be read \(.*\): make it valid jsonl, install"),
         ("x.parquet", b"PAR?", r"x.parquet can't be read"),
         ("x.txt", b"good \xff bad", r"x.txt is not UTF-8 text \(byte 5\)"),
     ],

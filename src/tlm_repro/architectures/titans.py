@@ -64,7 +64,7 @@ class Titans(Architecture):
         """The memory and its projections, the output map, and what the variant adds."""
         options, width = TitansOptions.of(model), model.model_width
         head, heads = options.memory_head_dim, memory_heads(width, options.memory_head_dim)
-        fast = head if options.depth == 1 else 2 * options.expansion * head  # ÷ d, over all heads
+        fast = head if options.depth == 1 else 2 * options.expansion * head  # fast weights of all heads ÷ model width
         memory = 3 * width**2 + 3 * width * CONVOLUTION + 3 * heads * (width + 1) + width * fast + 2 * width
         if options.variant == "lmm":
             return memory + 2 * width**2

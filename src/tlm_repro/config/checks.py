@@ -1,4 +1,6 @@
-"""Checks across keys: names that point nowhere, sizes that don't divide, budgets that can't be met."""
+"""Checks across keys: names that point nowhere or are listed twice, sizes that don't divide, budgets
+that can't be met. `study.grid`, which has the widths, compares sizes with `nominal_parameters`.
+"""
 
 import re
 from collections.abc import Iterator, Sequence

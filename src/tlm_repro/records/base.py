@@ -43,9 +43,9 @@ class Mismatch(ValueError):
 class Record(BaseModel):
     """A file, or a part of one. Reading leaves unknown keys alone and refuses missing, ill-typed, contradictory ones.
 
-    A field with a default was absent in files of an earlier version. A subclass states in `check` what follows from its
-    own values, and in `check_name` what follows from the file's path; both are called for every file that is read or
-    written, and by nobody for a record that is only constructed.
+    Give a field that you add a default: files of earlier versions are read with it. A subclass states in `check` what
+    follows from its own values, and in `check_name` what follows from the file's path. Both are called for every file
+    that is read or written, and not for a record that is only constructed.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())

@@ -89,7 +89,7 @@ Scores = dict[str, Metric]
 class Evaluation(Record):
     """`results/evaluations/<run>/<suite>-<fingerprint>.json`, of a run with its facts or of an external model.
 
-    One subclass a suite types `spec` and `details`.
+    Each suite has a subclass with its own `spec` and `details`.
     """
 
     schema_: Literal[1] = Field(alias="schema")

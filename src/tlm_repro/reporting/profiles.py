@@ -8,7 +8,7 @@ from tlm_repro.novelty.late_layers import late_layers
 from tlm_repro.records.novelty import Mean, Novelty
 from tlm_repro.reporting.lazy import np
 from tlm_repro.statistics.estimates import Estimate, normal_interval, quantile
-from tlm_repro.statistics.intervals import LEVEL
+from tlm_repro.statistics.intervals import COVERAGE
 
 Profile = Literal["block", "mlp", "norm_ratio"]
 RHO = {"mlp": r"$\rho_{\mathrm{MLP}}$", "block": r"$\rho_{\mathrm{block}}$"}
@@ -38,7 +38,7 @@ def resampled(estimate: Estimate | None, bounds: tuple[float, float] | None) -> 
     if estimate is None or bounds is None:
         return estimate
     half = (bounds[1] - bounds[0]) / 2
-    stderr = half / quantile(LEVEL)
+    stderr = half / quantile(COVERAGE)
     return Estimate(estimate.mean, stderr, half, estimate.seeds, estimate.basis, bounds)
 
 

@@ -1,8 +1,8 @@
 """The base of every spec: plain values, canonical JSON, fingerprints that survive additions.
 
-What a spec holds is what its fingerprint hashes, so a key belongs here if, and only if, it can change the result. A key
-that is added later gets a default that means "as before", and `canonical` leaves it out at that value: ids made earlier
-stay as they were.
+A fingerprint hashes all that a spec holds, so a key belongs in a `Spec` if, and only if, it can change the result. A
+key that is added later gets a default that means "as before", and `canonical` leaves it out at that value: ids made
+earlier stay as they were.
 
 A key that both the configuration and a spec have is declared once, in a `Section` that the spec inherits from and that
 the configuration uses as it is.

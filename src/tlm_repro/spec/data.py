@@ -28,7 +28,9 @@ class FilesCorpus(Spec):
     paths: tuple[str, ...] = Field(
         min_length=1, description="Files or patterns such as `texts/*.txt`, relative to where the workflow runs."
     )
-    format: Literal["text", "jsonl", "parquet"] = Field(description="A document a file, or a document a row.")
+    format: Literal["text", "jsonl", "parquet"] = Field(
+        description="A document a file, or a document a row. JSONL may be compressed: `.gz`, `.bz2`, `.xz` or `.zst`."
+    )
     field: str = Field(default="text", description="The rows' field that holds the text.")
     version: str | None = Field(default=None, description="Your name for the contents: change it when they change.")
 

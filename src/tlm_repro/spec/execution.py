@@ -1,6 +1,7 @@
 """How a run is executed. None of it can change a result beyond the order of float sums, so no id hashes any of it.
 
-A further option is one field here: the configuration, its reference, the command and the trainer all read this file.
+A key of the configuration is one field of `Hardware` (for a scale) or of `Supervision` (for all runs); an option of the
+command alone is one of `Execution`. The configuration, its reference, the command and the trainer read them here.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from tlm_repro.spec.base import Integer, Number, Section
 
 
 class Hardware(Section):
-    """How a scale is run. Nothing here can change a result, so nothing here is part of a run's id."""
+    """How a scale is run."""
 
     processes: Integer = Field(default=1, ge=1, description="Processes (one a GPU) that share the global batch.")
     nodes: Integer = Field(default=1, ge=1, description="SLURM nodes that the processes are spread over evenly.")

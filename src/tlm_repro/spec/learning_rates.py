@@ -1,6 +1,6 @@
 """The kinds of learning-rate schedule: the keys of each, and the rate as a pure function of the step.
 
-A run has nothing to save or to resume of it. A further kind is a class here and its name in `LearningRate`.
+The rate has no state, so no checkpoint holds any of it. A further kind is a class here and its name in `LearningRate`.
 """
 
 import math

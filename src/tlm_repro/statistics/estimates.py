@@ -11,7 +11,7 @@ from typing import Literal
 
 from tlm_repro.spec.benchmarks import Scale
 from tlm_repro.spec.metrics import NEEDLES, PERPLEXITIES
-from tlm_repro.statistics.intervals import LEVEL, wilson
+from tlm_repro.statistics.intervals import COVERAGE, wilson
 from tlm_repro.statistics.measurement import Measurement
 
 Basis = Literal["seeds", "blocks", "evaluation", "rounding", "tokens", "unknown"]
@@ -99,7 +99,7 @@ def quantile(coverage: float, freedom: int | None = None) -> float:
     return float(special.ndtri(share) if freedom is None else special.stdtrit(freedom, share))
 
 
-def holm(p_values: Sequence[float], level: float = 1 - LEVEL) -> list[bool]:
+def holm(p_values: Sequence[float], level: float = 1 - COVERAGE) -> list[bool]:
     """Which hypotheses are rejected when all are judged together: Holm (1979), Scandinavian Journal of Statistics 6.
 
     The chance of one false rejection among them, whatever their dependence, is at most `level`.
@@ -156,7 +156,7 @@ def difference(
     metric: str,
     first: Mapping[int, Measurement],
     second: Mapping[int, Measurement],
-    coverage: float = LEVEL,
+    coverage: float = COVERAGE,
     scale: Scale | None = None,
 ) -> Estimate | None:
     """first − second in the metric's natural unit, paired by seed; None when no seed has both.
@@ -182,7 +182,7 @@ def difference(
     return estimate(paired, coverage)
 
 
-def block_difference(first: Measurement, second: Measurement, coverage: float = LEVEL) -> Estimate | None:
+def block_difference(first: Measurement, second: Measurement, coverage: float = COVERAGE) -> Estimate | None:
     """first − second with Student's interval over blocks of text; None where they don't have the same two or more.
 
     Two models that read the same text find the same parts of it hard, which cancels in the differences block by block.
@@ -196,7 +196,7 @@ def block_difference(first: Measurement, second: Measurement, coverage: float = 
     return Estimate(blocks.mean, blocks.stderr, half, 1, "blocks", blocks=count)
 
 
-def newcombe(first: tuple[float, int], second: tuple[float, int], coverage: float = LEVEL) -> tuple[float, float]:
+def newcombe(first: tuple[float, int], second: tuple[float, int], coverage: float = COVERAGE) -> tuple[float, float]:
     """Interval of first − second, each (score in [0, 1], samples), from their two Wilson intervals.
 
     Method 10, hybrid score, of Newcombe (1998), "Interval estimation for the difference between independent
@@ -219,7 +219,7 @@ def score_level(found: Estimate, values: Sequence[Measurement]) -> Estimate:
     low, high = (100 * bound for bound in wilson(found.mean / 100, samples))
     if found.seeds > 1:
         low, high = min(low, found.mean - found.half_width), max(high, found.mean + found.half_width)
-    return bounded(found.mean, max(0.0, low), min(100.0, high), found.seeds, LEVEL)
+    return bounded(found.mean, max(0.0, low), min(100.0, high), found.seeds, COVERAGE)
 
 
 def score_difference(first: Measurement, second: Measurement, coverage: float) -> Estimate:
@@ -235,7 +235,7 @@ def bounded(centre: float, low: float, high: float, seeds: int, coverage: float)
     return Estimate(centre, half / quantile(coverage), half, seeds, basis, (low, high))
 
 
-def estimate(values: Sequence[Measurement], coverage: float = LEVEL) -> Estimate:
+def estimate(values: Sequence[Measurement], coverage: float = COVERAGE) -> Estimate:
     """Mean, standard error and Student t interval of one value a seed; `BASIS_TEXT` says what one alone rests on."""
     if not values:
         raise ValueError("no measurement to take the mean of")
@@ -254,7 +254,7 @@ def estimate(values: Sequence[Measurement], coverage: float = LEVEL) -> Estimate
     return Estimate(centre, math.nan, math.nan, 1, "unknown")
 
 
-def normal_interval(centre: float, stderr: float, seeds: int, basis: Basis, coverage: float = LEVEL) -> Estimate:
+def normal_interval(centre: float, stderr: float, seeds: int, basis: Basis, coverage: float = COVERAGE) -> Estimate:
     """An estimate whose interval is normal; without a standard error (NaN) nothing is known of it."""
     if math.isnan(stderr):
         return Estimate(centre, math.nan, math.nan, seeds, "unknown")

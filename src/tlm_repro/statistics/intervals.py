@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-LEVEL = 0.95
+COVERAGE = 0.95
 
 
-def wilson(share: float, samples: int, coverage: float = LEVEL) -> tuple[float, float]:
+def wilson(share: float, samples: int, coverage: float = COVERAGE) -> tuple[float, float]:
     """Wilson's score interval (1927) of the mean of `samples` scores, each between 0 and 1.
 
     Scores may be partial credit: s² ≤ s for s in [0, 1], so their variance is at most p(1 − p), which only scores of 0

@@ -59,5 +59,5 @@ def row_files(corpus: FilesCorpus, files: Mapping[str, Path]) -> Iterator[Docume
             files = glob.escape(str(path))
             return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
 
-        remedy = f"make it valid {corpus.format}, or exclude it"
+        remedy = f"make it valid {corpus.format}, install the package that its compression needs, or exclude it"
         yield from row_documents(rows, corpus.field, name, source=str(path), remedy=remedy)

@@ -1,1 +1,1 @@
-"""Needle in a haystack: samples, answers and scores."""
+"""Needle in a haystack: tasks, haystacks, samples, answers and scores."""

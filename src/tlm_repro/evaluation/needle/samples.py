@@ -1,4 +1,4 @@
-"""Needle-in-a-haystack prompts of a given length in tokens, each from its own seed, stored as a product.
+"""Samples: prompts of `tasks`, filled with `haystack` to a length in tokens, each from its own seed; one product.
 
 A prompt and the tokens generated after it fit the length, and would not with one more sentence. A sample is a function
 of (generator version, task, length, index), the tokenizer and the text. It doesn't depend on other samples.

@@ -46,7 +46,7 @@ ENTRIES = (
         2,
         "At every width ratio cosine has a lower validation perplexity than linear, and linear than sigmoid.",
         "Table 1",
-        rules.order_of_schedules,
+        rules.order_of_curves,
         experiments=("sweep",),
     ),
     Entry(

@@ -14,7 +14,7 @@ from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.tapers import CURVE_NAMES, Tapers, plain_tapers
 from tlm_repro.spec.metrics import NEEDLES
 from tlm_repro.statistics.estimates import difference, level, mean, natural_unit, normal_interval
-from tlm_repro.statistics.intervals import LEVEL
+from tlm_repro.statistics.intervals import COVERAGE
 
 RATIOS = (1.25, 1.375, 1.5, 1.625, 1.75)  # of the first layer, Table 1
 BEST_RATIO = 1.5
@@ -67,7 +67,7 @@ def ratio_coverage(ratios: Collection[float]) -> str:
     return f"Width ratios that the paper has and this configuration doesn't: {', '.join(missing)}" if missing else ""
 
 
-def order_of_schedules(evidence: Evidence) -> Outcome:
+def order_of_curves(evidence: Evidence) -> Outcome:
     """Claim 2 (Table 1): cosine < linear < sigmoid in validation loss at every width ratio."""
     comparisons, ratios = [], set[float]()
     for cells in sweeps(evidence):
@@ -77,7 +77,7 @@ def order_of_schedules(evidence: Evidence) -> Outcome:
             comparisons += steps
             ratios |= {start} if steps else set()
     if not comparisons:
-        return not_run("No width ratio of the sweep has all three schedules evaluated.")
+        return not_run("No width ratio of the sweep has all three curves evaluated.")
     agreeing = sum(comparison.effect.mean > 0 for comparison in comparisons)
     value = f"{agreeing} of {len(comparisons)} neighbours in the claimed order"
     return outcome(comparisons, value, ratio_coverage(ratios))
@@ -129,7 +129,7 @@ def u_shape(evidence: Evidence) -> Outcome:
     return outcome(comparisons, "; ".join(values), ratio_coverage(ratios))
 
 
-def main_pairs(evidence: Evidence, metric: str, coverage: float = LEVEL) -> dict[tuple[str, str], Comparison]:
+def main_pairs(evidence: Evidence, metric: str, coverage: float = COVERAGE) -> dict[tuple[str, str], Comparison]:
     """(architecture, scale) → tapered against uniform, positive when tapered is better; `coverage` of the intervals."""
     view = evidence.views.get("main")
     compared: dict[tuple[str, str], Comparison] = {}
@@ -175,7 +175,7 @@ def wikitext(evidence: Evidence) -> Outcome:
     return pairs(evidence, "wikitext_ppl", "WikiText perplexity", WIKITEXT_EXCEPTION)
 
 
-def needle_cells(evidence: Evidence, coverage: float = LEVEL) -> list[tuple[float, Comparison]]:
+def needle_cells(evidence: Evidence, coverage: float = COVERAGE) -> list[tuple[float, Comparison]]:
     """(mean score of the pair in percent, tapered − uniform in points) of each needle metric and pair."""
     groups = evidence.views["main"].groups() if "main" in evidence.views else {}
     compared: list[tuple[float, Comparison]] = []
@@ -198,7 +198,7 @@ def needle(evidence: Evidence) -> Outcome:
     compared = needle_cells(evidence)
     if not compared:
         return not_run("No pair has needle-in-a-haystack scores for both its uniform and its tapered run.")
-    together = needle_cells(evidence, 1 - (1 - LEVEL) / len(compared))
+    together = needle_cells(evidence, 1 - (1 - COVERAGE) / len(compared))
     against = [comparison for _, comparison in together if comparison.effect.sign < 0]
     coverage = f"{len(against)} of {len(compared)} cells get clearly worse, judged together"
     middle = median({score for score, _ in compared})

@@ -21,7 +21,7 @@ from tlm_repro.reporting.sheets import Sheet, Tone, number, sheet, tone, toy_not
 from tlm_repro.reporting.style import MARKERS, NEUTRAL, PALETTE, architecture_title, blank, theme
 from tlm_repro.reporting.tapers import plain_tapers
 from tlm_repro.statistics.estimates import Basis, Estimate, difference, mean, quantile
-from tlm_repro.statistics.intervals import LEVEL
+from tlm_repro.statistics.intervals import COVERAGE
 from tlm_repro.statistics.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def fit(points: Mapping[float, Mapping[int, Measurement]]) -> Quadratic | None:
     if len(seeds) > 1:
         each = np.linalg.lstsq(design, losses.T, rcond=None)[0].T  # (seeds, 3)
         covariance = np.cov(each, rowvar=False) / len(seeds)
-        student = quantile(LEVEL, len(seeds) - 1)
+        student = quantile(COVERAGE, len(seeds) - 1)
         return quadratic(each.mean(axis=0), covariance, student, len(seeds), "seeds", ratios)
     measured = [points[ratio][seeds[0]] for ratio in ratios]
     rounded = not math.isnan(measured[0].resolution)
@@ -183,7 +183,7 @@ def fit(points: Mapping[float, Mapping[int, Measurement]]) -> Quadratic | None:
     chi_squared = float((((losses[0] - design @ coefficients) / errors) ** 2).sum())
     covariance *= max(1.0, chi_squared / (len(ratios) - 3))
     basis: Basis = "rounding" if rounded else "evaluation"
-    return quadratic(coefficients, covariance, quantile(LEVEL), 1, basis, ratios)
+    return quadratic(coefficients, covariance, quantile(COVERAGE), 1, basis, ratios)
 
 
 def quadratic(
