@@ -118,3 +118,15 @@ def test_a_tokenizer_must_fit_the_decoder(tmp_path: Path) -> None:
         ArtifactError, match=f"tokens up to number {tokens - 1}, the decoder embeds {tokens - 1} tokens"
     ):
         read_tokenizer(tmp_path, small_spec(vocab_size=tokens - 1))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"vocab_size": 10**10}, {"num_hidden_layers": 5_000, "intermediate_sizes": [4096] * 5_000}]
+)
+def test_a_configuration_promises_no_more_than_is_stored(tmp_path: Path, changes: dict) -> None:
+    folder = tmp_path / "model"
+    written(folder, small_spec("transformer"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ArtifactError, match=r"config\.json describes a model of [\d,]+ numbers, its weight files hold"):
+        read_decoder(folder)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import huggingface_hub.constants
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -341,4 +343,45 @@ def test_deep_settings_are_refused(tmp_path: Path) -> None:
     saved_llama(tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ArtifactError, match=r"config\.json is not valid JSON"):
+        pretrained.load_external(tiny(tmp_path))
+
+
+def write_gguf(path: Path, blocks: int) -> None:
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(blocks)
+    writer.add_embedding_length(16)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(2)
+    writer.add_vocab_size(300)
+    writer.add_tensor("token_embd.weight", np.zeros((300, 16), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_promises_no_more_than_it_stores(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "large.gguf", blocks=10**9)
+    model = pretrained.parse_reference(str(tmp_path / "large.gguf"))
+    for load in (pretrained.load_external, pretrained.load_tokenizer):
+        with pytest.raises(ArtifactError, match=r"large\.gguf: llama\.block_count: 1000000000\. .* at most 1,024"):
+            load(model)
+
+
+def test_a_damaged_header_of_a_gguf_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    write_gguf(path, blocks=1)
+    whole = path.read_bytes()
+    model = pretrained.parse_reference(str(path))
+    for length in (0, 3, 10, 30, 100, 250):
+        path.write_bytes(whole[:length])
+        with pytest.raises(EvaluationError, match="holds no usable decoder"):
+            pretrained.load_external(model)
+
+
+@pytest.mark.parametrize("changes", [{"num_attention_heads": 0}, {"hidden_size": "wide"}, {"num_hidden_layers": None}])
+def test_a_configuration_that_describes_no_model_is_refused(tmp_path: Path, changes: dict) -> None:
+    saved_llama(tmp_path)
+    edit(tmp_path / "config.json", **changes)
+    with pytest.raises(EvaluationError, match="holds no usable decoder"):
         pretrained.load_external(tiny(tmp_path))

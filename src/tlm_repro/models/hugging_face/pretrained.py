@@ -6,6 +6,7 @@ Models are loaded in float32, in evaluation mode, and without running code that 
 import importlib.util
 import os
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from tlm_repro.data.foreign import (
     scalars,
     tokenizer_file_names,
 )
-from tlm_repro.errors import ArtifactError, EvaluationError
+from tlm_repro.errors import ArtifactError, EvaluationError, TLMError
 from tlm_repro.models.stored import Stored, check_promise, stored_in
 from tlm_repro.records.manifests import ModelManifest
 from tlm_repro.spec.evaluation import ExternalModel
@@ -188,11 +189,11 @@ def load_external(spec: ExternalModel, *, device: str = "cpu") -> tuple[Any, Any
     Raises:
         EvaluationError: the package, the file or the hub's model is unavailable, or damaged (`check_whole`).
     """
-    if spec.package is not None:
-        return load(gguf_file(spec).parent, device=device, gguf_file=spec.gguf)
-    options = {"revision": spec.revision} | ({"gguf_file": spec.gguf} if spec.gguf else {})
+    folder = str(spec.path) if spec.package is None else str(gguf_file(spec).parent)
+    options = {"revision": spec.revision} if spec.package is None else {}
+    options |= {"gguf_file": spec.gguf} if spec.gguf else {}
     try:
-        return load(str(spec.path), device=device, **options)
+        return load(folder, device=device, **options)
     except UNREADABLE as error:
         raise loading_error(spec, error) from error
 
@@ -201,6 +202,10 @@ def loading_error(spec: ExternalModel, error: Exception) -> EvaluationError:
     """The error for a model or tokenizer that can't be loaded."""
     if needs_code(error):
         return EvaluationError(f"model '{spec.path}' comes with Python code of its own (auto_map). {CODE_REMEDY}")
+    if spec.package is not None:
+        return EvaluationError(
+            f"package '{spec.package}': {spec.gguf} can't be read ({first_line(error)}): install it anew"
+        )
     if Path(str(spec.path)).is_dir():
         return EvaluationError(
             f"folder '{spec.path}' holds no usable decoder with its tokenizer ({first_line(error)}): fetch or save it "
@@ -262,6 +267,8 @@ def load_tokenizer(spec: ExternalModel) -> Any:
     options = {"revision": spec.revision or "main"} | ({"gguf_file": spec.gguf} if spec.gguf else {})
     try:
         source = Source(folder, spec.revision, spec.gguf)
+        if spec.gguf is not None:
+            check_gguf_counts(source)
         source.tokenizer_files()
         if spec.gguf is None and (config := source.file(CONFIG)) is not None:
             check_counts(config, read_settings(config))
@@ -278,7 +285,8 @@ def check_source(source: Source) -> None:
     damaged are left to transformers.
     """
     if source.gguf is not None:
-        check_gguf(source)
+        if (file := check_gguf_counts(source)) is not None:
+            check_promise(file, promised_size(source), PER_BYTE * file.stat().st_size)
         return
     source.tokenizer_files()
     config = source.file(CONFIG)
@@ -316,24 +324,34 @@ def check_no_pickle(source: Source) -> None:
         raise ArtifactError(f"{pickles[0]} is a pickle. Weights are read from safetensors files alone. {PICKLE_REMEDY}")
 
 
-def check_gguf(source: Source) -> None:
-    """Raises ArtifactError if the metadata of a GGUF file describes more than the file holds."""
+def check_gguf_counts(source: Source) -> Path | None:
+    """The GGUF file, if it exists. Raises ArtifactError for counts in its metadata that can't be a real model's."""
     file = source.file(str(source.gguf))
     if file is None:
-        return
-    metadata, tensors = read_gguf_metadata(str(file))
-    check_counts(
-        file, {key: value for key, value in metadata.items() if not key.startswith("tokenizer.")}, len(tensors)
-    )
-    check_promise(file, promised_size(source), PER_BYTE * file.stat().st_size)
+        return None
+    try:
+        metadata, tensors = read_gguf_metadata(str(file))
+    except (struct.error, IndexError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{file} has a damaged header: {first_line(error)}") from None
+    sizes = {key: value for key, value in metadata.items() if not key.startswith("tokenizer.")}
+    check_counts(file, sizes, len(tensors))
+    return file
 
 
 def promised_size(source: Source) -> int:
-    """Elements of the parameters and buffers that the configuration describes, counted without allocating any."""
+    """Elements of the parameters and buffers that the configuration describes, counted without allocating any.
+
+    Raises one of UNREADABLE if it describes none.
+    """
     options = {"revision": source.revision or "main"} | ({"gguf_file": source.gguf} if source.gguf else {})
-    config = AutoConfig.from_pretrained(source.path, trust_remote_code=False, **options)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    try:
+        config = AutoConfig.from_pretrained(source.path, trust_remote_code=False, **options)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except (*UNREADABLE, TLMError):
+        raise
+    except Exception as error:  # whatever arithmetic fails on a width of 0, or on text where a number is expected
+        raise ValueError(f"its configuration describes no model: {type(error).__name__}: {first_line(error)}") from None
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
