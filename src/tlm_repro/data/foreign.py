@@ -51,7 +51,7 @@ def check_counts(path: Path, settings: dict[str, Any], tensors: int | None = Non
         limit = most_layers if is_layers else LARGEST_COUNT
         if not COUNTS.search(name) or value <= limit:
             continue
-        allowed = f"Its {tensors:,} tensors make at most {limit:,}" if is_layers and tensors else f"At most {limit:,}"
+        allowed = f"With {tensors:,} tensors at most {limit:,}" if is_layers and tensors else f"At most {limit:,}"
         raise ArtifactError(f"{path}: {key}: {value:.12g}. {allowed} are possible. Fetch or save the model anew")
 
 

@@ -313,7 +313,7 @@ def test_every_file_that_is_read_counts_as_the_model_s(tmp_path: Path, shard: st
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 10**9}, r"num_hidden_layers: 1000000000\. Its 21 tensors make at most 1,024"),
+        ({"num_hidden_layers": 10**9}, r"num_hidden_layers: 1000000000\. With 21 tensors at most 1,024 are possible"),
         ({"num_hidden_layers": 1e9}, r"num_hidden_layers: 1000000000\. "),
         ({"num_labels": 10**9}, r"num_labels: 1000000000\. At most 1,048,576 are possible"),
         ({"vocab_size": 10**10}, r"describes a model of .* numbers, its weight files hold [\d,]+\. They must fit"),
