@@ -12,7 +12,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tlm_repro.architectures.accounting import parameters
 from tlm_repro.architectures.registry import check_model
@@ -59,6 +60,20 @@ def write_decoder(model: LanguageModel, folder: Path, *, bos_token_id: int | Non
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
+# What torch and the decoder initialise modules with, as far as it draws random numbers.
+INITIALISERS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+
+class SkippedInitialisation(TorchFunctionMode):
+    """In the block, random initialisation changes nothing. On the meta device it would load torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in INITIALISERS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def read_decoder(folder: Path, *, device: str = "cpu") -> LanguageModel:
     """The decoder that `write_decoder` or `save_pretrained` wrote, in float32 and in evaluation mode.
 
@@ -71,15 +86,13 @@ def read_decoder(folder: Path, *, device: str = "cpu") -> LanguageModel:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ArtifactError(f"{folder / WEIGHTS} can't be read ({error}): {REMEDY}") from error
-    with torch.device("meta"):
+    with torch.device("meta"), SkippedInitialisation():
         model = LanguageModel(spec)
     _check_weights(folder, model, weights)
     # Copied: a tensor of a memory-mapped file may be aligned differently, and matrix products round with that.
-    model.to_empty(device=device)
+    copies = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in weights.items()}
+    model.load_state_dict(copies, strict=False, assign=True)  # a tied head isn't in the file
     model.tie_head()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
     return model.eval()
 
 
