@@ -71,7 +71,7 @@ def test_widths_takes_any_parameter_of_a_schedule():
         (("widths", "--layers", "3", "--width", "64", "--schedule", "thirds", "--multipliers", "a"), "--multipliers a"),
         (("tokenize", "--spec", "{}", "--out", "x/manifest.json"), "--spec: corpus"),
         (("evaluate", "--spec", "{}", "--model", "m", "--data", "d", "--out", "x"), "pass a JSON object whose suite"),
-        (("claims",), "nothing to judge"),
+        (("claims",), "claims: no results. Pass --view"),
         (("views", "--config", "{"), "--config: not valid JSON"),
     ],
 )
@@ -129,7 +129,8 @@ def test_export_writes_a_llama_and_prints_what_it_costs(tmp_path: Path):
 def test_the_published_tables_support_the_paper_s_claims():
     judged = json.loads(run("claims", "--published", "--json").stdout)["claims"]
     verdicts = {claim["number"]: claim["outcome"] for claim in judged}
-    assert verdicts == {**dict.fromkeys(range(1, 8), "reproduced"), 8: "not run", 9: "not run", 10: "not run"}
+    expected = {**dict.fromkeys(range(1, 8), "reproduced"), 8: "not run", 9: "not run", 10: "not run"}
+    assert {number: verdicts[number] for number in expected} == expected
 
 
 def test_help_imports_no_torch():

@@ -173,7 +173,7 @@ def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_n
     architectures = study()["experiments"]["main"]["architectures"]
     maps = [f"niah-{name}-760m-toy" for name in architectures]
     assert [name for name in figures(grid) if name.startswith("niah")] == maps
-    assert tables(grid) == [
+    shipped = [
         "motivation",
         "sweep",
         "main",
@@ -184,6 +184,7 @@ def test_table_3_and_a_heat_map_for_each_architecture_and_scale_that_looks_for_n
         "novelty",
         "novelty-pairs",
     ]
+    assert [name for name in tables(grid) if name in shipped] == shipped
     cells = members(grid)["niah-titans-760m-toy"].cells["main"]
     assert [(cell.architecture, cell.label) for cell in cells] == [("titans", "uniform"), ("titans", "tapered")]
     assert [name.split("-")[0] for _, name in grid.evaluations(cells, ["niah"])] == ["niah", "niah"]

@@ -107,7 +107,10 @@ def test_verdict_of_claims_1_to_7(number, experiment, values, options, expected)
     assert claim.evidence
 
 
-@pytest.mark.parametrize("number", range(1, 11))
+NUMBERS = [entry.number for entry in claims.ENTRIES]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
 def test_nothing_measured_is_not_run(number):
     claim = claims.judge(evidence(results.frames([], [])))[number - 1]
     assert (claim.verdict, claim.evidence) == ("not run", False)
@@ -266,8 +269,8 @@ def test_equal_budgets_are_exact():
 
 def test_published_tables_reproduce_themselves():
     found = claims.published()
-    assert [claim.number for claim in found] == list(range(1, 11))
-    assert [claim.verdict for claim in found] == ["reproduced"] * 7 + ["not run"] * 3
+    assert [claim.number for claim in found] == NUMBERS
+    assert [claim.verdict for claim in found[:10]] == ["reproduced"] * 7 + ["not run"] * 3
     assert "hope_attention 1.3b" in found[6].reason
     assert found[6].ours.startswith("7 of 8 pairs")
     assert not any(claim.evidence for claim in found)
@@ -279,7 +282,7 @@ def test_claims_are_written_as_json_and_markdown(tmp_path):
     paths = claims.write(claims.judge(evidence(found, view)), tmp_path, config="demo", toy=True)
     content = json.loads(paths[0].read_text())
     assert (content["schema"], content["toy"], content["config"]) == (1, True, "demo")
-    assert [claim["number"] for claim in content["claims"]] == list(range(1, 11))
+    assert [claim["number"] for claim in content["claims"]] == NUMBERS
     assert content["claims"][0]["verdict"] == "toy: reproduced"
     assert content["claims"][0]["evidence"] is False
     text = paths[1].read_text()
