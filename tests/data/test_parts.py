@@ -191,7 +191,7 @@ def test_a_killed_job_goes_on_after_the_parts_it_has_done(folders, tmp_path):
     manifests = [parts.part_folder(tmp_path, index) / "manifest.json" for index in range(FILES)]
     assert [path.exists() for path in manifests] == [True] * 3 + [False] * 4
     stamps = [path.stat().st_mtime_ns for path in manifests[:3]]
-    assert tokenise_parts(tmp_path, job=0, jobs=1, workers=1)["parts"] == list(range(FILES))
+    assert tokenise_parts(tmp_path, job=0, jobs=1, workers=1).parts == tuple(range(FILES))
     assert [path.stat().st_mtime_ns for path in manifests[:3]] == stamps
     gather(spec, tmp_path, jobs=1, workers=1)
     build(spec, tmp_path / "one", workers=1)
@@ -216,9 +216,9 @@ def test_parts_beyond_the_budgets_are_left_out(folders, tmp_path):
     write_plan(spec, tmp_path / "jobs")
     first = tokenise_parts(tmp_path / "jobs", job=0, jobs=2, workers=1)
     second = tokenise_parts(tmp_path / "jobs", job=1, jobs=2, workers=1)
-    left_out = {*first["beyond"], *second["beyond"]}
+    left_out = {*first.beyond, *second.beyond}
     assert left_out
-    assert left_out | {*first["parts"], *second["parts"]} == set(range(FILES))
+    assert left_out | {*first.parts, *second.parts} == set(range(FILES))
     assert 6 in left_out
     gather(spec, tmp_path / "jobs", jobs=2, workers=1)
     build(spec, tmp_path / "one", workers=1)

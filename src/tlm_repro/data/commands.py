@@ -53,5 +53,5 @@ def tokenize_part(
     from tlm_repro.data.parts import tokenise_parts
 
     record = tokenise_parts(folder, job=job, jobs=jobs, workers=workers)
-    skipped = f", {len(record['beyond'])} skipped as beyond the token budgets" if record["beyond"] else ""
-    typer.echo(f"job {job} of {jobs}: {len(record['parts'])} parts are finished{skipped}")
+    skipped = f", {len(record.beyond)} skipped as beyond the token budgets" if record.beyond else ""
+    typer.echo(f"job {job} of {jobs}: {len(record.parts)} parts are finished{skipped}")

@@ -38,6 +38,7 @@ from tlm_repro.data.tokenisation import (
 )
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.manifests import PartManifest, PartSplit
+from tlm_repro.records.tokenisation import TokenisationJob
 from tlm_repro.spec.data import DataSpec
 
 COPIED_TOKENS = 2**23  # at a time
@@ -98,7 +99,7 @@ class JoinedParts:
             return manifest
         job = index % self.jobs
         record = record_path(self.folder, job, self.jobs)
-        if record.is_file() and index in read_json(record).get("beyond", ()):
+        if record.is_file() and index in TokenisationJob.read(record).beyond:
             return None
         raise ArtifactError(
             f"{part_folder(self.folder, index)} holds no finished {self.plan.title(index)}: run "

@@ -27,6 +27,7 @@ from tlm_repro.data.tokenisation import (
 )
 from tlm_repro.errors import ArtifactError, ConfigError
 from tlm_repro.records.manifests import PartManifest
+from tlm_repro.records.tokenisation import TokenisationJob
 from tlm_repro.spec.base import Spec
 from tlm_repro.spec.data import Corpus, DataSpec
 
@@ -129,7 +130,7 @@ def finished_part(plan: Plan, folder: Path, index: int) -> PartManifest | None:
     return None
 
 
-def tokenise_parts(folder: Path, *, job: int, jobs: int, workers: int) -> dict[str, Any]:
+def tokenise_parts(folder: Path, *, job: int, jobs: int, workers: int) -> TokenisationJob:
     """Makes parts `job`, `job` + `jobs`, … that aren't finished; writes and returns the job's record.
 
     Stops at the first part beyond the budgets, as estimated from the finished parts and the sizes of the files before
@@ -143,16 +144,18 @@ def tokenise_parts(folder: Path, *, job: int, jobs: int, workers: int) -> dict[s
     if not 0 <= job < jobs:
         raise ConfigError(f"job {job} of {jobs}: jobs are numbered from 0 to {jobs - 1}")
     plan = read_plan(folder)
-    record: dict[str, Any] = {"job": job, "jobs": jobs, "parts": [], "beyond": []}
+    made: list[int] = []
+    beyond: list[int] = []
     if finished_manifest(plan.spec, folder) is None:
         indices = range(job, len(plan.parts), jobs)
         for index in indices:
             if is_beyond_budgets(plan, folder, index):
-                record["beyond"] = [later for later in indices if later >= index]
+                beyond = [later for later in indices if later >= index]
                 break
             tokenise_part(plan, folder, index, workers=workers)
-            record["parts"].append(index)
-    write_json(record_path(folder, job, jobs), record)
+            made.append(index)
+    record = TokenisationJob.create({"job": job, "jobs": jobs, "parts": made, "beyond": beyond})
+    record.write(record_path(folder, job, jobs))
     return record
 
 
