@@ -158,7 +158,7 @@ def test_perplexities_are_compared_as_logarithms_and_averaged_geometrically():
     ratio = estimates.difference("wikitext_ppl", {0: Measurement(22.0, 0.22)}, {0: Measurement(20.0, 0.2)})
     assert ratio.mean == pytest.approx(math.log(1.1))
     assert ratio.stderr == pytest.approx(0.01 * math.sqrt(2))
-    value, _ = estimates.level("val_ppl", estimates.mean("val_ppl", seeds([4.0, 9.0])))
+    value, _ = estimates.table_value("val_ppl", estimates.mean("val_ppl", seeds([4.0, 9.0])))
     assert value == pytest.approx(6.0)
 
 

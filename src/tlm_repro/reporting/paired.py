@@ -18,7 +18,7 @@ from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.sheets import SHADES, Sheet, Tone, caption, number, printed, sheet, tone
 from tlm_repro.reporting.style import architecture_title
 from tlm_repro.spec.benchmarks import Scale
-from tlm_repro.statistics.estimates import Estimate, difference, level, mean
+from tlm_repro.statistics.estimates import Estimate, difference, mean, table_value
 
 PUBLISHED_SCALE = "440m"  # of Figure 2 and Table 1
 VALIDATION_COLUMNS = (
@@ -48,7 +48,7 @@ def validation_rows(
         for name, cells in names.items():
             losses = results.seeds(cells, "val_loss")
             loss = mean("val_loss", losses)
-            perplexity, perplexity_se = level("val_ppl", loss)
+            perplexity, perplexity_se = table_value("val_ppl", loss)
             effect = against_uniform(results, names, name, "val_loss")
             published = values.get(name, math.nan)
             rows.append(
@@ -85,7 +85,7 @@ def against_uniform(
     return difference(metric, ours, uniform, scale=scale) or NOT_MEASURED
 
 
-def level_of(results: Results, cells: Cells, metric: str, scale: Scale | None = None) -> Estimate:
+def mean_of(results: Results, cells: Cells, metric: str, scale: Scale | None = None) -> Estimate:
     """The mean over seeds in the metric's natural unit; missing values where no seed has it."""
     measured = results.seeds(cells, metric)
     return mean(metric, measured, scale=scale) if measured else NOT_MEASURED

@@ -22,7 +22,7 @@ DPI = 180
 TOY_STAMP = "toy scale: not evidence for the paper"
 STAMP_COLOUR = "#8a3b12"
 NEUTRAL = "#5b5b5b"
-LEVEL_COLOUR = "#b5b5b5"  # of reference lines and shaded spans
+REFERENCE_COLOUR = "#b5b5b5"  # of reference lines and shaded spans
 # Okabe and Ito's palette, which stays distinct with any colour vision; its yellow is left out: too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

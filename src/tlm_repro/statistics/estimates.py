@@ -114,8 +114,8 @@ def holm(p_values: Sequence[float], level: float = 1 - COVERAGE) -> list[bool]:
 
 def one_run(bases: Iterable[str]) -> list[str]:
     """What differences with these bases rest on where they have a single seed, a sentence each."""
-    found, single = set(bases), ("blocks", "evaluation", "unknown")
-    return [f"A difference {text}." for basis, text in BASIS_TEXT.items() if basis in found and basis in single]
+    given, single = set(bases), ("blocks", "evaluation", "unknown")
+    return [f"A difference {text}." for basis, text in BASIS_TEXT.items() if basis in given and basis in single]
 
 
 def scale_of(metric: str) -> Scale:
@@ -148,8 +148,8 @@ def mean(metric: str, measured: Mapping[int, Measurement], scale: Scale | None =
     `scale` is that of a metric that isn't the paper's. Raises ValueError when there is no seed at all.
     """
     values = [natural(scale or scale_of(metric), measurement) for measurement in measured.values()]
-    found = estimate(values)
-    return score_level(found, values) if metric.startswith(NEEDLES) else found
+    over_seeds = estimate(values)
+    return mean_score(over_seeds, values) if metric.startswith(NEEDLES) else over_seeds
 
 
 def difference(
@@ -208,18 +208,21 @@ def newcombe(first: tuple[float, int], second: tuple[float, int], coverage: floa
     return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
 
 
-def score_level(found: Estimate, values: Sequence[Measurement]) -> Estimate:
+def mean_score(over_seeds: Estimate, values: Sequence[Measurement]) -> Estimate:
     """A mean needle score, in percent, with its Wilson interval; over seeds never narrower than their own spread.
 
     All seeds read the same samples, so those count once: a sample's mean over seeds is one more score in [0, 1].
     """
     samples = min(value.items for value in values)
     if samples == 0:
-        return found
-    low, high = (100 * bound for bound in wilson(found.mean / 100, samples))
-    if found.seeds > 1:
-        low, high = min(low, found.mean - found.half_width), max(high, found.mean + found.half_width)
-    return bounded(found.mean, max(0.0, low), min(100.0, high), found.seeds, COVERAGE)
+        return over_seeds
+    low, high = (100 * bound for bound in wilson(over_seeds.mean / 100, samples))
+    if over_seeds.seeds > 1:
+        low, high = (
+            min(low, over_seeds.mean - over_seeds.half_width),
+            max(high, over_seeds.mean + over_seeds.half_width),
+        )
+    return bounded(over_seeds.mean, max(0.0, low), min(100.0, high), over_seeds.seeds, COVERAGE)
 
 
 def score_difference(first: Measurement, second: Measurement, coverage: float) -> Estimate:
@@ -261,9 +264,9 @@ def normal_interval(centre: float, stderr: float, seeds: int, basis: Basis, cove
     return Estimate(centre, stderr, quantile(coverage) * stderr, seeds, basis)
 
 
-def level(metric: str, found: Estimate, scale: Scale | None = None) -> tuple[float, float]:
+def table_value(metric: str, value: Estimate, scale: Scale | None = None) -> tuple[float, float]:
     """(value, standard error) in the unit of the tables: perplexity (geometric mean over seeds), nats or percent."""
     if (scale or scale_of(metric)) != "perplexity":
-        return found.mean, found.stderr
-    perplexity = math.exp(found.mean)
-    return perplexity, perplexity * found.stderr
+        return value.mean, value.stderr
+    perplexity = math.exp(value.mean)
+    return perplexity, perplexity * value.stderr

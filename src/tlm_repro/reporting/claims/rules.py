@@ -13,7 +13,7 @@ from tlm_repro.reporting.profiles import correlations
 from tlm_repro.reporting.results import Results
 from tlm_repro.reporting.tapers import CURVE_NAMES, Tapers, plain_tapers
 from tlm_repro.spec.metrics import NEEDLES
-from tlm_repro.statistics.estimates import difference, level, mean, natural_unit, normal_interval
+from tlm_repro.statistics.estimates import difference, mean, natural_unit, normal_interval, table_value
 from tlm_repro.statistics.intervals import COVERAGE
 
 RATIOS = (1.25, 1.375, 1.5, 1.625, 1.75)  # of the first layer, Table 1
@@ -36,7 +36,7 @@ def ladder(results: Results, names: Sequence[str], cells: Mapping[str, Cells]) -
 
 
 def perplexity(results: Results, cells: Cells) -> str:
-    return f"{level('val_ppl', mean('val_loss', results.seeds(cells, 'val_loss')))[0]:.2f}"
+    return f"{table_value('val_ppl', mean('val_loss', results.seeds(cells, 'val_loss')))[0]:.2f}"
 
 
 def thirds(evidence: Evidence) -> Outcome:

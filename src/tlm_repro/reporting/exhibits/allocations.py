@@ -12,7 +12,7 @@ from tlm_repro.reporting.lazy import pd, ticker
 from tlm_repro.reporting.paired import groups, validation_rows
 from tlm_repro.reporting.results import Results, is_missing
 from tlm_repro.reporting.sheets import SHADES, Sheet, Tone, caption, number, sheet, tone
-from tlm_repro.reporting.style import LEVEL_COLOUR, NEUTRAL, PALETTE, architecture_title, blank, theme
+from tlm_repro.reporting.style import NEUTRAL, PALETTE, REFERENCE_COLOUR, architecture_title, blank, theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,7 +176,7 @@ def differences(axes: Axes, rows: pd.DataFrame) -> None:
         numbers.append(f"{change:+.3f}{margin}".replace("-", "−"))
     axes.axvline(0, color=NEUTRAL, linestyle="--", linewidth=1, zorder=2)
     for place in range(len(rows)):
-        axes.axhline(place, color=LEVEL_COLOUR, linewidth=0.4, zorder=0)
+        axes.axhline(place, color=REFERENCE_COLOUR, linewidth=0.4, zorder=0)
     axes.grid(visible=False, axis="y")
     axes.tick_params(labelleft=False, left=False)
     axes.margins(x=0.08)

@@ -14,13 +14,13 @@ from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.evidence import Evidence
 from tlm_repro.reporting.exhibit import Exhibit
 from tlm_repro.reporting.lazy import pd
-from tlm_repro.reporting.paired import NOT_MEASURED, against_uniform, level_of
+from tlm_repro.reporting.paired import NOT_MEASURED, against_uniform, mean_of
 from tlm_repro.reporting.published import NOT_PUBLISHED, reference
 from tlm_repro.reporting.results import is_missing
 from tlm_repro.reporting.sheets import HEAD, SHADES, Sheet, Tone, caption, head, number, sheet, tone
 from tlm_repro.spec.benchmarks import PAPER_BENCHMARKS, Benchmark, Scale
 from tlm_repro.spec.metrics import MAIN_METRICS
-from tlm_repro.statistics.estimates import Estimate, level
+from tlm_repro.statistics.estimates import Estimate, table_value
 
 AVERAGE = Benchmark("avg", "Avg", "", "acc", "higher")
 PAPER_COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
@@ -53,7 +53,7 @@ class Main(Exhibit):
             printed = {label: published_row(architecture, printed_scale, label) for label in order}
             for label in order:
                 levels = {
-                    benchmark: level_of(results, labels[label], benchmark.column, benchmark.scale)
+                    benchmark: mean_of(results, labels[label], benchmark.column, benchmark.scale)
                     for benchmark in benchmarks
                 }
                 rows.append(main_row("level", label, labels[label], levels, printed[label], view))
@@ -109,7 +109,7 @@ def main_row(
     for benchmark, estimate in estimates.items():
         value, stderr = estimate.mean, estimate.stderr
         if quantity == "level":
-            value, stderr = level(benchmark.column, estimate, benchmark.scale)
+            value, stderr = table_value(benchmark.column, estimate, benchmark.scale)
         interval = estimate.half_width if quantity == "difference" else math.nan
         numbers = (value, stderr, interval, published.get(benchmark.column, math.nan))
         row |= dict(zip(parts(benchmark.column), numbers, strict=True))

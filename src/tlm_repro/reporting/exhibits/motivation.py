@@ -14,7 +14,7 @@ from tlm_repro.reporting.lazy import np, pd
 from tlm_repro.reporting.paired import VALIDATION_COLUMNS, groups, known_error, validation_rows, validation_sheet
 from tlm_repro.reporting.published import LOSS_RESOLUTION, PAPER_PANEL, reference_losses
 from tlm_repro.reporting.sheets import Sheet
-from tlm_repro.reporting.style import LEVEL_COLOUR, LOSS, NEUTRAL, PALETTE, blank, perplexity_axis, theme
+from tlm_repro.reporting.style import LOSS, NEUTRAL, PALETTE, REFERENCE_COLOUR, blank, perplexity_axis, theme
 from tlm_repro.reporting.tapers import ends
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def sketches(axes: Axes, labels: list[str], shapes: Mapping[str, list[float] | N
         if heights is not None:
             middles = [place - 0.2, place, place + 0.2]
             axes.bar(middles, heights, width=0.17, color=colour(label, place), linewidth=0)
-    axes.axhline(1, color=LEVEL_COLOUR, linewidth=0.7, zorder=0)
+    axes.axhline(1, color=REFERENCE_COLOUR, linewidth=0.7, zorder=0)
     axes.set_ylim(0, 1.8)
     axes.set_yticks([])
     axes.grid(visible=False)

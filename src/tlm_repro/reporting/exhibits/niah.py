@@ -17,7 +17,7 @@ from tlm_repro.records.view import Cells, ExperimentView
 from tlm_repro.reporting.evidence import Evidence
 from tlm_repro.reporting.exhibit import Exhibit
 from tlm_repro.reporting.lazy import np, pd
-from tlm_repro.reporting.paired import against_uniform, level_of
+from tlm_repro.reporting.paired import against_uniform, mean_of
 from tlm_repro.reporting.published import NOT_PUBLISHED
 from tlm_repro.reporting.results import Results, is_missing
 from tlm_repro.reporting.sheets import HEAD, SHADES, TOY, Sheet, Tone, head, number, sheet, tone, toneless
@@ -67,7 +67,7 @@ class Niah(Exhibit):
         for labels in view.groups().values():
             order = sorted(labels, key=lambda label: label != "uniform")
             for label in order:
-                levels = {item: level_of(results, labels[label], item.name) for item in columns}
+                levels = {item: mean_of(results, labels[label], item.name) for item in columns}
                 rows.append(needle_row("level", labels[label], levels, results, view))
             for label in (label for label in order if label != "uniform" and "uniform" in labels):
                 effects = {item: against_uniform(results, labels, label, item.name) for item in columns}

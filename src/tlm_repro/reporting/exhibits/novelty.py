@@ -14,7 +14,7 @@ from tlm_repro.reporting.paired import NOT_MEASURED
 from tlm_repro.reporting.profiles import LABELS, RHO, SYMBOLS, Profile, averages, correlations, late
 from tlm_repro.reporting.results import is_missing
 from tlm_repro.reporting.sheets import Sheet, Tone, number, printed, sheet, toneless
-from tlm_repro.reporting.style import LEVEL_COLOUR, LINES, MARKERS, PALETTE, architecture_title, blank, theme
+from tlm_repro.reporting.style import LINES, MARKERS, PALETTE, REFERENCE_COLOUR, architecture_title, blank, theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,7 +158,7 @@ def by_depth(axes: Axes, table: pd.DataFrame) -> None:
     """Lines over depth: a colour an architecture and scale, a line style an allocation."""
     models, variants = list(dict.fromkeys(table["group"])), list(dict.fromkeys(table["variant"]))
     if not (table["kind"] == "norm_ratio").any():
-        axes.axhline(0, color=LEVEL_COLOUR, linewidth=0.8, zorder=0)
+        axes.axhline(0, color=REFERENCE_COLOUR, linewidth=0.8, zorder=0)
     for legend, line in table.groupby("legend", sort=False):
         model, variant = models.index(line["group"].iloc[0]), variants.index(line["variant"].iloc[0])
         look: dict[str, Any] = {"color": PALETTE[model % len(PALETTE)], "linestyle": LINES[variant % len(LINES)]}

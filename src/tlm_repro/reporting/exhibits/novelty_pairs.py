@@ -19,7 +19,16 @@ from tlm_repro.reporting.lazy import pd, ticker
 from tlm_repro.reporting.paired import known_error
 from tlm_repro.reporting.profiles import LABELS, Profile, averages, late
 from tlm_repro.reporting.sheets import Sheet, Tone, number, sheet, toneless, toy_note
-from tlm_repro.reporting.style import LEVEL_COLOUR, LINES, MARKERS, NEUTRAL, PALETTE, architecture_title, blank, theme
+from tlm_repro.reporting.style import (
+    LINES,
+    MARKERS,
+    NEUTRAL,
+    PALETTE,
+    REFERENCE_COLOUR,
+    architecture_title,
+    blank,
+    theme,
+)
 from tlm_repro.statistics.estimates import Estimate, estimate
 from tlm_repro.statistics.measurement import Measurement
 
@@ -74,7 +83,10 @@ class NoveltyPairs(Exhibit):
                     "seeds": effect.seeds,
                     "basis": effect.basis,
                 }
-                row |= {"uniform": level(uniform, quantity), "tapered": level(allocations[allocation], quantity)}
+                row |= {
+                    "uniform": mean_over_seeds(uniform, quantity),
+                    "tapered": mean_over_seeds(allocations[allocation], quantity),
+                }
                 row |= {"difference": effect.mean, "difference_se": effect.stderr}
                 rows.append(row | {"difference_interval": effect.half_width, "toy": evidence.toy})
         return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -149,7 +161,7 @@ def late_text(seeds: Seeds) -> str:
     return f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else ", ".join(map(str, layers))
 
 
-def level(seeds: Seeds, quantity: Profile) -> float:
+def mean_over_seeds(seeds: Seeds, quantity: Profile) -> float:
     values = [mean[0] for item in seeds.values() if (mean := late(item, quantity))]
     return sum(values) / len(values)
 
@@ -185,10 +197,10 @@ def by_layer(axes: Axes, allocations: Mapping[str, Seeds], quantity: Profile) ->
             titles.append(f"late layers: {effect.mean:+.3f}{margin}".replace("-", "−"))
     layers = late_layers(next(iter(allocations["uniform"].values())).model.layers)
     if len(layers):
-        axes.axvspan(layers[0] - 0.5, layers[-1] + 0.5, color=LEVEL_COLOUR, alpha=0.25, linewidth=0, zorder=0)
+        axes.axvspan(layers[0] - 0.5, layers[-1] + 0.5, color=REFERENCE_COLOUR, alpha=0.25, linewidth=0, zorder=0)
     if quantity == "norm_ratio":
         axes.set_yscale("log")
     else:
-        axes.axhline(0, color=LEVEL_COLOUR, linewidth=0.8, zorder=0)
+        axes.axhline(0, color=REFERENCE_COLOUR, linewidth=0.8, zorder=0)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set_title("\n".join(titles), fontsize=9)
