@@ -198,6 +198,14 @@ def table_view(wildcards):
     return look_up(TABLE_VIEWS, "table", wildcards.exhibit)
 
 
+def claims_view(wildcards):
+    return VIEW_FILES["claims"]
+
+
+def report_view(wildcards):
+    return VIEW_FILES["report"]
+
+
 def figure_view(wildcards):
     return look_up(FIGURE_VIEWS, "figure", wildcards.exhibit)
 

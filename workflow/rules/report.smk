@@ -74,7 +74,7 @@ rule claims:
     log:
         "logs/claims.log",
     params:
-        view=VIEW_FILES["claims"],
+        view=claims_view,
     message:
         "Judging the claims"
     shell:
@@ -94,7 +94,7 @@ rule html_report:
         "logs/report.log",
     params:
         figures=figure_options,
-        view=VIEW_FILES["report"],
+        view=report_view,
     message:
         "Writing {output}"
     shell:
