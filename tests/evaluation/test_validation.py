@@ -37,7 +37,7 @@ class Bigram(nn.Module):
         self.table = nn.Parameter(table)
         self.calls: list[tuple[int, bool, bool]] = []
 
-    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> SimpleNamespace:
         assert not use_cache
         self.calls.append((len(input_ids), self.training, torch.is_grad_enabled()))
         return SimpleNamespace(logits=self.table[input_ids])
