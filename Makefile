@@ -26,7 +26,7 @@ environment-test:
 	@$(PYTHON) tools/environment.py .venv '.[test]' "$(SMOLLM)"
 
 .PHONY: demo
-demo: environment  ## run the whole pipeline at toy scale: 6–7 minutes on 2 cores
+demo: environment  ## run the whole pipeline at toy scale: 5–7 minutes on 2 cores
 	@tlm-repro workflow --profile profiles/demo all
 	@printf '\nReport:  %s\nTables:  %s\nFigures: %s\nClaims:  %s\n' results/report.html results/tables/ results/figures/ results/claims.md
 
