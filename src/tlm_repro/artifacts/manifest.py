@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from tlm_repro import __version__
 from tlm_repro.artifacts.checksums import Checksums, identity, sha256_file
@@ -61,25 +61,21 @@ def versions() -> dict[str, str]:
     return by_name
 
 
-def manifest_content(
-    folder: Path,
-    *,
-    kind: Kind,
-    id: str,
-    spec: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    files: Iterable[Path],
-    device: str,
-    wall_time_s: float,
-) -> dict[str, Any]:
-    """The contents of `folder/manifest.json`, which a stage writes last.
+class Product(TypedDict):
+    """What a stage says of its product. `summary` has small results; `files` lie under the product's folder."""
 
-    Args:
-        summary: small results of the stage.
-        files: the product's files, all under `folder`.
-    """
+    id: str
+    spec: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    files: Iterable[Path]
+    device: str
+    wall_time_s: float
+
+
+def manifest_content(folder: Path, *, kind: Kind, **product: Unpack[Product]) -> dict[str, Any]:
+    """The contents of `folder/manifest.json`, which a stage writes last."""
     checksums, entries = Checksums(folder), {}
-    for path in sorted(files):
+    for path in sorted(product["files"]):
         name, file_identity = str(path.relative_to(folder)), identity(path)
         digest = sha256_file(path)
         checksums.store(name, digest, file_identity)
@@ -88,13 +84,13 @@ def manifest_content(
     return {
         "schema": MANIFEST_SCHEMA,
         "kind": kind,
-        "id": id,
-        "spec": dict(spec),
-        "summary": dict(summary),
+        "id": product["id"],
+        "spec": dict(product["spec"]),
+        "summary": dict(product["summary"]),
         "files": entries,
         "versions": versions(),
-        "device": device,
-        "wall_time_s": round(wall_time_s, 3),
+        "device": product["device"],
+        "wall_time_s": round(product["wall_time_s"], 3),
     }
 
 

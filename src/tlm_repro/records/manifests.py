@@ -1,16 +1,16 @@
 """The manifests of stage products, typed by kind: what a product was made from, what came of it, and its files."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, Unpack
 
 from pydantic import Field, PrivateAttr
 from typing_extensions import TypedDict
 
 from tlm_repro.architectures.accounting import forward_flops, parameters, training_flops
 from tlm_repro.artifacts.fingerprint import fingerprint
-from tlm_repro.artifacts.manifest import Kind, manifest_content, read_manifest
+from tlm_repro.artifacts.manifest import Kind, Product, manifest_content, read_manifest
 from tlm_repro.errors import ArtifactError
 from tlm_repro.records.base import Count, Hash, Loss, Mismatch, Positive, Record, Seconds, canonical, check_equal
 from tlm_repro.spec.data import DataSpec
@@ -79,26 +79,10 @@ class Manifest(Record):
     def write_product(
         cls,
         folder: Path,
-        *,
-        id: str,
-        spec: Mapping[str, Any],
-        summary: Mapping[str, Any],
-        files: Iterable[Path],
-        device: str,
-        wall_time_s: float,
+        **product: Unpack[Product],
     ) -> Path:
-        """Writes `folder/manifest.json`, the last act of a stage, and returns its path. `files` lie under `folder`."""
-        content = manifest_content(
-            folder,
-            kind=cls.KIND,
-            id=id,
-            spec=spec,
-            summary=summary,
-            files=files,
-            device=device,
-            wall_time_s=wall_time_s,
-        )
-        cls.create(content).write(folder / "manifest.json")
+        """Writes `folder/manifest.json`, the last act of a stage, and returns its path."""
+        cls.create(manifest_content(folder, kind=cls.KIND, **product)).write(folder / "manifest.json")
         return folder / "manifest.json"
 
     def check_name(self, path: Path) -> None:
@@ -112,16 +96,24 @@ class Manifest(Record):
             raise Mismatch("files", sorted(self.files), f"'{absent[0]}' is one of them.")
 
 
-class SplitSummary(Record):
-    """Training or held-out tokens: `bytes` of UTF-8 text, lengths of the `shards` in tokens."""
+class PartSplit(Record):
+    """Training or held-out tokens of one part, perhaps none: `bytes` of UTF-8 text, lengths of `shards` in tokens."""
 
-    documents: Positive
-    tokens: Positive
-    bytes: Positive
+    documents: Count
+    tokens: Count
+    bytes: Count
     shards: tuple[Positive, ...]
 
     def check(self) -> None:
         check_equal("tokens", self.tokens, sum(self.shards), "The shards hold")
+
+
+class SplitSummary(PartSplit):
+    """The same of a whole data set, of which no split is empty."""
+
+    documents: Positive
+    tokens: Positive
+    bytes: Positive
 
     def check_shards(self, name: str, manifest: Manifest, *, longest: int, item: int) -> None:
         """Raises Mismatch where the shards aren't full but for the last, or a file can't hold its tokens.
@@ -177,18 +169,6 @@ class DataManifest(Manifest):
             split.check_shards(name, self, longest=spec.shard_tokens, item=2 if dtype == "uint16" else 4)
             if budget is not None and split.tokens > budget:
                 raise Mismatch(f"summary.{name}.tokens", split.tokens, f"The spec asks for {budget} at most.")
-
-
-class PartSplit(Record):
-    """As `SplitSummary`, of the files of one part: it may hold no documents."""
-
-    documents: Count
-    tokens: Count
-    bytes: Count
-    shards: tuple[Positive, ...]
-
-    def check(self) -> None:
-        check_equal("tokens", self.tokens, sum(self.shards), "The shards hold")
 
 
 class PartSummary(Record):
