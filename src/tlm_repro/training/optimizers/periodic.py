@@ -1,5 +1,6 @@
 """Parameters that take a step less often than others, whatever the optimiser."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from tlm_repro.models.mixer import blocks
 SUM = "gradient_sum"
 
 
-class Periodic(Optimizer):
+class Periodic(Optimizer, ABC):
     """An optimiser whose groups take a step every `update_period` steps of the run, on the mean gradient of these.
 
     This is the continuum memory's rule (arXiv 2512.24695). Steps are counted from the start of the run: a group of
@@ -33,9 +34,9 @@ class Periodic(Optimizer):
         self.step()
         self.zero_grad()
 
+    @abstractmethod
     def start_state(self, parameter: Tensor, *, fused: bool) -> None:
         """Fills the empty state of a parameter as the optimiser's first step would."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def _accumulate(self, group: dict[str, Any], number: int) -> None:
