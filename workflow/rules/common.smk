@@ -65,7 +65,7 @@ def look_up(things, kind, name):
     return things[name]
 
 
-def unless_there(product, inputs):
+def unless_finished(product, inputs):
     """The inputs of a product, or nothing where it exists: a finished product is final.
 
     `ancient` isn't enough: an input that another job of the same call makes would have the product made again.
@@ -83,13 +83,13 @@ def token_parts(wildcards):
     jobs = GRID.config.data.jobs
     folder = f"results/data/{wildcards.data}"
     parts = [f"{folder}/parts/job-{job}-of-{jobs}.json" for job in range(jobs)] if jobs > 1 else []
-    return unless_there(f"{folder}/manifest.json", parts)
+    return unless_finished(f"{folder}/manifest.json", parts)
 
 
 def token_plan(wildcards):
     folder = f"results/data/{wildcards.data}/parts"
     record = f"{folder}/job-{wildcards.job}-of-{wildcards.jobs}.json"
-    return unless_there(record, [f"{folder}/plan.json"])
+    return unless_finished(record, [f"{folder}/plan.json"])
 
 
 def data_folder(wildcards):
@@ -97,7 +97,7 @@ def data_folder(wildcards):
 
 
 def training_inputs(wildcards):
-    return unless_there(f"results/models/{wildcards.run}/manifest.json", [DATA_MANIFEST])
+    return unless_finished(f"results/models/{wildcards.run}/manifest.json", [DATA_MANIFEST])
 
 
 def run_spec(wildcards):
@@ -154,12 +154,12 @@ def samples_manifest(wildcards):
 
 
 def samples_inputs(wildcards):
-    return unless_there(f"results/needles/{wildcards.samples}/manifest.json", [DATA_MANIFEST])
+    return unless_finished(f"results/needles/{wildcards.samples}/manifest.json", [DATA_MANIFEST])
 
 
 def evaluation_inputs(wildcards):
     inputs = [f"results/models/{wildcards.run}/manifest.json", DATA_MANIFEST, *samples_manifest(wildcards)]
-    return unless_there(f"results/evaluations/{wildcards.run}/{wildcards.evaluation}.json", inputs)
+    return unless_finished(f"results/evaluations/{wildcards.run}/{wildcards.evaluation}.json", inputs)
 
 
 def samples_option(wildcards):
@@ -183,7 +183,7 @@ def novelty_data(wildcards):
 
 def novelty_inputs(wildcards):
     inputs = [*novelty_model(wildcards), *novelty_data(wildcards)]
-    return unless_there(f"results/novelty/{wildcards.measurement}.json", inputs)
+    return unless_finished(f"results/novelty/{wildcards.measurement}.json", inputs)
 
 
 def novelty_data_option(wildcards):
