@@ -18,6 +18,7 @@ from tlm_repro.statistics.intervals import COVERAGE
 
 RATIOS = (1.25, 1.375, 1.5, 1.625, 1.75)  # of the first layer, Table 1
 BEST_RATIO = 1.5
+BEST = f"{BEST_RATIO}/{2 - BEST_RATIO}"
 PAIRS = 8  # Table 2: four architectures at two scales
 WIKITEXT_EXCEPTION = ("hope_attention", "1.3b")  # Table 2's one regression in WikiText perplexity
 GPT2_SIZES = 4
@@ -108,7 +109,7 @@ def worst_against_best(evidence: Evidence) -> Outcome:
 
 
 def u_shape(evidence: Evidence) -> Outcome:
-    """Claim 4 (Table 1): with cosine the loss falls as the ratio grows to 1.5/0.5, then rises."""
+    """Claim 4 (Table 1): with cosine the loss falls as the ratio grows to the best one, then rises."""
     comparisons, values, ratios = [], [], set[float]()
     for cells in sweeps(evidence):
         starts = sorted(start for name, start in cells if name == "cosine")
@@ -125,7 +126,7 @@ def u_shape(evidence: Evidence) -> Outcome:
             ", ".join(f"{perplexity(evidence.results, cells['cosine', start])} at {start}" for start in starts)
         )
     if not comparisons:
-        return not_run("Cosine isn't evaluated at 1.5/0.5 and at a ratio on each side of it.")
+        return not_run(f"Cosine isn't evaluated at {BEST} and at a ratio on each side of it.")
     return outcome(comparisons, "; ".join(values), ratio_coverage(ratios))
 
 
