@@ -1,5 +1,6 @@
 """Where tests stand: folders mirror the source, the tiers' table is true, and the fast tier is guarded."""
 
+import ctypes.util
 import subprocess
 
 import pytest
@@ -33,6 +34,12 @@ def test_a_group_is_a_file_or_a_folder():
 def test_a_fast_test_starts_no_process():
     with pytest.raises(pytest.fail.Exception, match=r"A fast test starts a process\. Mark it `process`"):
         subprocess.run(["true"])
+
+
+def test_a_fast_test_may_look_for_a_shared_library():
+    """Importing torch built for CUDA does."""
+    assert ctypes.util.find_library("no-such-library") is None
+    assert ctypes.util.find_library("c")
 
 
 def test_a_fast_test_imports_nothing_heavy():

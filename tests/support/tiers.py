@@ -8,6 +8,7 @@ A test is fast unless TIERS names its file or a folder above it. `@pytest.mark.p
 in a fast file. The fast tier is guarded: a test that starts a process or imports one of HEAVY fails with the remedy.
 """
 
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,14 @@ def group_of(path: Path) -> str:
     return file.parts[0] if file.parts[0] in TOGETHER else file.as_posix()
 
 
+def is_looking_for_a_library() -> bool:
+    """Whether ctypes is asking ldconfig or gcc where a shared library is: importing torch built for CUDA does."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") != "ctypes.util":
+        frame = frame.f_back
+    return frame is not None
+
+
 class Guard:
     """Refuses what a fast test must not do, while it is on. An audit hook of Python's: it can't be removed."""
 
@@ -63,7 +72,7 @@ class Guard:
         if not self.on:
             return
         package = arguments[0].partition(".")[0] if event == "import" else ""
-        if package in HEAVY or event in STARTS:
+        if package in HEAVY or (event in STARTS and not is_looking_for_a_library()):
             self.on = False
             what = f"imports {package}" if package else "starts a process"
             pytest.fail(f"A fast test {what}. Mark it `process`, or name its file in TIERS of tests/support/tiers.py.")
