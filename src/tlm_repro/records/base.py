@@ -13,13 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationEr
 from tlm_repro.artifacts.files import read_json, write_json
 from tlm_repro.artifacts.fingerprint import fingerprint
 from tlm_repro.errors import ArtifactError
-from tlm_repro.spec.base import Spec
+from tlm_repro.spec.base import Spec, shown
 from tlm_repro.spec.run import RunLabels
 
 FINGERPRINTED = re.compile(r"^(?P<name>.+)-(?P<fingerprint>[0-9a-f]{8})\.json$")
 RUN_FOLDER = re.compile(r"_s\d+-[0-9a-f]{8}$")
 ROUNDING = 1e-9  # relative; between values that different versions of a library compute in another order
-SHOWN = 200  # characters of a value in a message
 
 # How a spec stands in a record: as its fingerprint hashes it.
 canonical = PlainSerializer(lambda spec: spec.canonical())
@@ -119,11 +118,6 @@ def nested(name: str, value: Any) -> Iterator[tuple[str, "Record"]]:
     elif isinstance(value, dict):
         for key, one in value.items():
             yield from nested(f"{name}.{key}", one)
-
-
-def shown(value: Any) -> str:
-    """A value as messages quote it."""
-    return f"{value!r:.{SHOWN}}"
 
 
 def remedy(path: Path) -> str:
