@@ -135,7 +135,10 @@ def evaluate(
     from tlm_repro.evaluation.partial import partial_folder, remove_partial_results
 
     exit_cleanly_on_sigterm()
-    own = {task: Path(file) for task, file in named_values("--items", items, "openbookqa=items.jsonl").items()}
+    own = {
+        task: Path(file)
+        for task, file in named_values("--items", items, "TASK=FILE, such as openbookqa=items.jsonl").items()
+    }
     files = ItemFiles(benchmarks, own)
     inputs = suites.Inputs(data=data, items=files, samples=samples, batch_size=batch_size)
     partial, suite = partial_folder(out), suites.suite_spec(spec)
@@ -178,7 +181,7 @@ def fetch_benchmarks(
     from tlm_repro.evaluation.benchmarks.fetch import fetch
 
     exit_cleanly_on_sigterm()
-    revisions = named_values("--revision", revision, "piqa=main")
+    revisions = named_values("--revision", revision, "TASK=REV, such as piqa=main")
     typer.echo(f"wrote {fetch(out, task or (), revisions=revisions, mirror=mirror, report=typer.echo)}")
 
 
@@ -237,14 +240,13 @@ def workflow(context: typer.Context) -> None:
     run_alone(context.args)
 
 
-def named_values(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
-    """Task → value of an option that takes TASK=VALUE. Raises ConfigError for a text without a value."""
+def named_values(option: str, texts: list[str] | None, form: str) -> dict[str, str]:
+    """Name → value of an option of this form, such as TASK=FILE. Raises ConfigError for a text without a value."""
     values = {}
     for text in texts or ():
         name, _, value = text.partition("=")
         if not value:
-            kind = "REV" if option == "--revision" else "FILE"
-            raise ConfigError(f"{option} {text}: give TASK={kind}, such as {example}")
+            raise ConfigError(f"{option} {text}: give {form}")
         values[name] = value
     return values
 
