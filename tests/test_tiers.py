@@ -1,6 +1,5 @@
 """Where tests stand: folders mirror the source, the tiers' table is true, and the fast tier is guarded."""
 
-import ctypes.util
 import subprocess
 
 import pytest
@@ -36,10 +35,19 @@ def test_a_fast_test_starts_no_process():
         subprocess.run(["true"])
 
 
-def test_a_fast_test_may_look_for_a_shared_library():
-    """Importing torch built for CUDA does."""
-    assert ctypes.util.find_library("no-such-library") is None
-    assert ctypes.util.find_library("c")
+def test_a_library_may_start_one_when_it_is_imported(tmp_path, monkeypatch):
+    """Torch built for CUDA asks ldconfig, Matplotlib in a new home fc-list."""
+    library = tmp_path / "site-packages/asks_for_fonts.py"
+    library.parent.mkdir()
+    library.write_text(
+        "import subprocess\nCODE = subprocess.run(['true']).returncode\n\ndef run(): subprocess.run(['true'])\n"
+    )
+    monkeypatch.syspath_prepend(library.parent)
+    import asks_for_fonts
+
+    assert asks_for_fonts.CODE == 0
+    with pytest.raises(pytest.fail.Exception, match="A fast test starts a process"):
+        asks_for_fonts.run()
 
 
 def test_a_fast_test_imports_nothing_heavy():

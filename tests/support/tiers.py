@@ -55,10 +55,20 @@ def group_of(path: Path) -> str:
     return file.parts[0] if file.parts[0] in TOGETHER else file.as_posix()
 
 
-def is_looking_for_a_library() -> bool:
-    """Whether ctypes is asking ldconfig or gcc where a shared library is: importing torch built for CUDA does."""
+def is_import_of_a_library() -> bool:
+    """Whether what happens now is done by an installed library that is being imported.
+
+    Importing torch built for CUDA has ctypes ask ldconfig for a library; importing Matplotlib for the first time in a
+    home asks fc-list for its fonts.
+    """
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__") != "ctypes.util":
+    while frame is not None and "site-packages" not in frame.f_code.co_filename:
+        if frame.f_code.co_filename.startswith(str(TESTS.parent)) and frame.f_code.co_filename != __file__:
+            return False
+        frame = frame.f_back
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.startswith(str(TESTS)):
+            return False
         frame = frame.f_back
     return frame is not None
 
@@ -72,7 +82,7 @@ class Guard:
         if not self.on:
             return
         package = arguments[0].partition(".")[0] if event == "import" else ""
-        if package in HEAVY or (event in STARTS and not is_looking_for_a_library()):
+        if package in HEAVY or (event in STARTS and not is_import_of_a_library()):
             self.on = False
             what = f"imports {package}" if package else "starts a process"
             pytest.fail(f"A fast test {what}. Mark it `process`, or name its file in TIERS of tests/support/tiers.py.")
